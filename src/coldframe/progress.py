@@ -1,0 +1,23 @@
+"""Progress for people: on standard error, and only where that is a terminal."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import click
+
+
+@contextmanager
+def progress_bar(label: str, length: int) -> Iterator[Callable[[int], object]]:
+    """Yield a function that advances the bar by a number of steps."""
+    if not sys.stderr.isatty():
+        yield lambda steps: None
+        return
+    with click.progressbar(length=length, label=label, file=sys.stderr, show_pos=True) as bar:
+        yield bar.update
+
+
+def announce(stage: str) -> None:
+    """Say which stage begins, where there is no telling how long it takes."""
+    if sys.stderr.isatty():
+        click.echo(f"{stage} ...", err=True)
