@@ -1,0 +1,61 @@
+"""Token store: rows of frozen-encoder features on disk that are right, or absent with a reason.
+
+    plan.py, recipe.py, schema.py, text.py   what a row is, before anything is encoded
+    layout.py, shards.py, files.py           arrays, the bytes of one object, safe writing
+    create.py, store.py, rows.py, root.py    make a store, open it, read it
+    units.py, markers.py                     write one unit whole, commit it last
+    verify.py, summary.py, cli.py            check, summarise, seal
+    neighbours.py                            exact cosine search
+
+A store is a Zarr v3 group that plain zarr and xarray open; `docs/FORMAT.md` specifies it.
+
+    store = open_store("videos.zarr")
+    vectors = store.cls()              # (ok rows, dim) float32
+    rows = store.ok_rows()             # which rows these are
+    paths = store.video_column("path")
+    path = paths[store.column("video")[rows[0]]]
+"""
+
+from coldframe.store.create import create_store
+from coldframe.store.layout import unit_rows
+from coldframe.store.neighbours import Neighbours, nearest
+from coldframe.store.plan import Clips, Plan, Videos
+from coldframe.store.recipe import Recipe
+from coldframe.store.schema import FORMAT_VERSION, TOKEN_TIERS, Flag, Reason, Status, TokenGeometry
+from coldframe.store.store import Store, open_store
+from coldframe.store.summary import failures, seal, summarise
+from coldframe.store.text import path_to_text, text_to_path
+from coldframe.store.units import UnitResult, committed_units, discard_units, pending_units, write_unit
+from coldframe.store.verify import Problem, VerifyReport, verify_store
+
+__all__ = [
+    "FORMAT_VERSION",
+    "TOKEN_TIERS",
+    "Clips",
+    "Flag",
+    "Neighbours",
+    "Plan",
+    "Problem",
+    "Reason",
+    "Recipe",
+    "Status",
+    "Store",
+    "TokenGeometry",
+    "UnitResult",
+    "VerifyReport",
+    "Videos",
+    "committed_units",
+    "create_store",
+    "discard_units",
+    "failures",
+    "nearest",
+    "open_store",
+    "path_to_text",
+    "pending_units",
+    "seal",
+    "summarise",
+    "text_to_path",
+    "unit_rows",
+    "verify_store",
+    "write_unit",
+]

@@ -1,0 +1,188 @@
+"""Creation: a new store with its plan and no tokens yet, made beside its place and renamed into it whole."""
+
+import glob
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.codecs import BytesCodec, Crc32cCodec
+
+import coldframe
+from coldframe.errors import UsageError
+from coldframe.store.files import disk_errors, fsync_path, sha256_file
+from coldframe.store.layout import ArraySpec, plan_arrays, rows_per_unit, unit_arrays
+from coldframe.store.markers import MARKER_FOLDER
+from coldframe.store.plan import Plan
+from coldframe.store.recipe import canonical_json
+from coldframe.store.root import ATTRIBUTE, Root, write_plan_record
+from coldframe.store.schema import TokenGeometry
+from coldframe.store.store import Store, open_store
+from coldframe.store.text import path_to_text
+
+
+def create_store(
+    path: str | os.PathLike[str], plan: Plan, *, geometry: TokenGeometry, encoder: Mapping[str, Any]
+) -> Store:
+    """A new, writable store at `path` with the plan's rows, none of them extracted.
+
+    Nothing appears at `path` before everything is there. What a killed creation left beside it is removed.
+
+    Args:
+        path: must not exist; missing parent folders are made.
+        plan: decides the rows and their order.
+        geometry: shape of one row's tokens; must suit the recipe's token tier.
+        encoder: identity of the encoder as JSON values, such as `name`, `untrained`, `weights_sha256`,
+            `licence`.
+
+    Raises:
+        UsageError: `path` exists, the plan has no clips, or an argument does not suit the recipe.
+        ColdframeError: the disk refuses.
+    """
+    place = Path(os.path.abspath(path))
+    _check(place, plan, geometry)
+    root = Root(
+        recipe=plan.recipe,
+        plan_id=plan.plan_id,
+        geometry=geometry,
+        encoder=_json_values(encoder),
+        rows=len(plan.clips),
+        videos=len(plan.videos),
+        unit_rows=rows_per_unit(len(plan.clips), geometry, plan.recipe.dtype),
+        created_by=f"coldframe {coldframe.__version__}",
+    )
+    planned = plan_arrays(plan)  # checks the columns before anything is written
+    with disk_errors("create the store", place):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with _workplace(place) as partial:
+            _build(partial, root, planned)
+            _check_free(place)
+            partial.rename(place)
+        fsync_path(place.parent)
+    return open_store(place, writable=True)
+
+
+def _check(place: Path, plan: Plan, geometry: TokenGeometry) -> None:
+    _check_free(place)
+    if not len(plan.clips):
+        raise UsageError("The plan has no clips, so there is nothing to store. Check which videos were found.")
+    kept = (geometry.time * geometry.rows * geometry.cols > 0, geometry.rows * geometry.cols == 1)
+    wanted = {"cls": (False, False), "cls+mean": (True, True)}.get(plan.recipe.tokens)
+    if not kept[0] if wanted is None else kept != wanted:
+        raise UsageError(
+            f"{geometry} does not suit the token tier {plan.recipe.tokens!r}. Make it with TokenGeometry.for_tier."
+        )
+
+
+def _check_free(place: Path) -> None:
+    if os.path.lexists(place):
+        raise UsageError(
+            f"{path_to_text(place)} exists already. Open it to continue it, or choose another path for a new store."
+        )
+
+
+def _json_values(encoder: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        canonical_json(dict(encoder))
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"The encoder's identity cannot be written as JSON ({error}). Use plain values.") from error
+    return dict(encoder)
+
+
+@contextmanager
+def _workplace(place: Path) -> Iterator[Path]:
+    """A new folder beside `place` to build in, locked for as long as its builder lives; dead builders' are removed.
+
+    A lock and not a process number tells the dead from the living: numbers are reused, and other hosts have their own.
+    """
+    import fcntl  # absent on Windows, where stores can still be read
+
+    prefix = f"{place.name}.partial-"
+    with _opened(place.parent) as parent:
+        fcntl.flock(parent, fcntl.LOCK_EX)  # until our own folder is locked, so that nobody takes it for a dead one
+        for entry in place.parent.glob(f"{glob.escape(prefix)}*"):
+            with _opened(entry) as leftover:
+                try:
+                    fcntl.flock(leftover, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    continue
+                shutil.rmtree(entry, ignore_errors=True)
+        partial = place.with_name(f"{prefix}{secrets.token_hex(4)}")
+        partial.mkdir()
+        own = os.open(partial, os.O_RDONLY)
+        fcntl.flock(own, fcntl.LOCK_EX)
+    try:
+        yield partial
+    finally:
+        os.close(own)
+        shutil.rmtree(partial, ignore_errors=True)  # gone already if it was renamed into its place
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _build(folder: Path, root: Root, planned: list[tuple[ArraySpec, NDArray[Any]]]) -> None:
+    group = zarr.create_group(str(folder), zarr_format=3, attributes={ATTRIBUTE: root.to_attributes()})
+    for spec in unit_arrays(root.rows, root.unit_rows, root.geometry, root.recipe.dtype).values():
+        _create_array(group, spec)
+    for spec, values in [*planned, _unit_starts(root)]:
+        _create_array(group, spec)[:] = values
+    files = sorted(entry for entry in folder.rglob("*") if entry.is_file())
+    # zarr.json of the root is left out: consolidating metadata rewrites it, and its attributes have a
+    # digest of their own
+    objects = {
+        key: sha256_file(entry) for entry in files if (key := entry.relative_to(folder).as_posix()) != "zarr.json"
+    }
+    write_plan_record(folder, root, objects)
+    _fsync_tree(folder)
+
+
+def _unit_starts(root: Root) -> tuple[ArraySpec, NDArray[Any]]:
+    """The array `units`: first row of each unit. Its folder is where the markers lie."""
+    starts = np.arange(0, root.rows, root.unit_rows, dtype=np.int64)
+    spec = ArraySpec(
+        name=MARKER_FOLDER,
+        dims=("unit",),
+        shape=starts.shape,
+        dtype="int64",
+        chunk_rows=len(starts),
+        object_rows=len(starts),
+        sharded=False,
+        fill=0,
+    )
+    return spec, starts
+
+
+def _create_array(group: zarr.Group, spec: ArraySpec) -> zarr.Array[Any]:
+    text = spec.dtype == "str"
+    return group.create_array(
+        spec.name,
+        shape=spec.shape,
+        dtype=spec.dtype,
+        chunks=(spec.chunk_rows, *spec.row_shape),
+        shards=(spec.object_rows, *spec.row_shape) if spec.sharded else None,
+        serializer="auto" if text else BytesCodec(endian="little"),
+        compressors=(Crc32cCodec(),),
+        fill_value=spec.fill,
+        dimension_names=spec.dims,
+        config={"write_empty_chunks": True},
+    )
+
+
+def _fsync_tree(folder: Path) -> None:
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            fsync_path(Path(parent) / name)
+        fsync_path(Path(parent))

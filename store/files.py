@@ -1,0 +1,185 @@
+"""Files: whole or absent, hashed, and read back. Every local write of the store goes through here."""
+
+import errno
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+
+from coldframe.errors import ColdframeError, StoreError
+from coldframe.store.recipe import canonical_json
+from coldframe.store.text import path_to_text
+
+TEMPORARY = ".partial"  # suffix of a file that is being written; a reader ignores it
+_HASH_BLOCK = 1 << 22
+
+_ADVICE = {
+    errno.ENOSPC: "Free space on that file system, then run the same command again; finished units are kept.",
+    errno.EDQUOT: "Free space in your quota, then run the same command again; finished units are kept.",
+    errno.EFBIG: "Raise the limit on file sizes (ulimit -f) or use another file system.",
+    errno.EROFS: "The file system is mounted read-only: choose a folder that can be written.",
+    errno.EACCES: "This user may not write there: change the permissions or choose another folder.",
+    errno.EPERM: "This user may not write there: change the permissions or choose another folder.",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What an object on disk must look like: `bytes` long, with digest `sha256` in hexadecimal."""
+
+    bytes: int
+    sha256: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"bytes": self.bytes, "sha256": self.sha256}
+
+
+@contextmanager
+def disk_errors(doing: str, path: Path) -> Iterator[None]:
+    """Turn what the operating system refuses into one clear `ColdframeError`."""
+    try:
+        yield
+    except ColdframeError:
+        raise
+    except OSError as error:
+        advice = _ADVICE.get(error.errno or 0, "Check that file system, then run the same command again.")
+        reason = error.strerror or str(error)
+        raise ColdframeError(f"Cannot {doing} {path_to_text(path)}: {reason}. {advice}") from error
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace `path` by `data`: after a crash it holds the old bytes or the new ones."""
+    temporary = path.with_name(path.name + TEMPORARY)
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    fsync_path(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_bytes(path, canonical_json(value).encode() + b"\n")
+
+
+def write_pieces(path: Path, pieces: Iterable[NDArray[np.uint8]]) -> Written:
+    """Replace `path` by `pieces`, one after the other, and return what lies there now.
+
+    Each piece is read back, compared by its crc32c and hashed in a second thread while the next ones are made
+    and written, so the digest is that of bytes which came from the file. A piece may be reused by its maker
+    as soon as the next one is asked for.
+
+    Raises:
+        StoreError: what was read back is not what was written.
+    """
+    temporary = path.with_name(path.name + TEMPORARY)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        # raw files, because a buffer would only add a copy
+        with temporary.open("wb", buffering=0) as file, temporary.open("rb", buffering=0) as back:
+            written = _write_and_check(file.fileno(), _ReadBack(back.fileno(), path), pieces)
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    return written
+
+
+class _ReadBack:
+    """Reads the pieces of an open file in order, compares their checksums and hashes them."""
+
+    def __init__(self, file: int, path: Path) -> None:
+        self.file = file
+        self.path = path
+        self.digest = hashlib.sha256()
+        self.bytes = 0
+        self._buffer = np.empty(0, np.uint8)  # kept: fresh memory costs more than reading into it
+
+    def check(self, size: int, checksum: int) -> None:
+        if len(self._buffer) < size:
+            self._buffer = np.empty(size, np.uint8)
+        found = self._buffer[:size]
+        if _read_fully(self.file, found, self.bytes) != size or google_crc32c.value(found) != checksum:
+            raise StoreError(
+                f"{path_to_text(self.path)} does not hold what was just written to it (bytes {self.bytes} to "
+                f"{self.bytes + size}). The disk or its driver is faulty; use another one."
+            )
+        self.digest.update(found.data)
+        self.bytes += size
+
+
+def _write_and_check(out: int, back: _ReadBack, pieces: Iterable[NDArray[np.uint8]]) -> Written:
+    with ThreadPoolExecutor(max_workers=1) as checker:
+        checks = []
+        for piece in pieces:
+            checksum = google_crc32c.value(piece)
+            _write_fully(out, piece)
+            checks.append(checker.submit(back.check, len(piece), checksum))
+        os.fsync(out)
+        for check in checks:
+            check.result()
+    return Written(bytes=back.bytes, sha256=back.digest.hexdigest())
+
+
+def _write_fully(out: int, piece: NDArray[np.uint8]) -> None:
+    view = piece.data
+    while view:
+        view = view[os.write(out, view) :]
+
+
+def _read_fully(file: int, into: NDArray[np.uint8], offset: int) -> int:
+    """Fill `into` from `offset` on and return how many bytes there were."""
+    done = 0
+    while done < len(into):
+        count = os.preadv(file, [into.data[done:]], offset + done)
+        if not count:
+            break
+        done += count
+    return done
+
+
+def read_span(file: int, offset: int, size: int) -> NDArray[np.uint8]:
+    """Up to `size` bytes of an open file from `offset` on; fewer where the file ends."""
+    span = np.empty(size, np.uint8)
+    return span[: _read_fully(file, span, offset)]
+
+
+def sha256_file(path: Path) -> Written:
+    """Size and digest of a file, read in blocks."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while block := file.read(_HASH_BLOCK):
+            digest.update(block)
+            size += len(block)
+    return Written(bytes=size, sha256=digest.hexdigest())
+
+
+def file_bytes(path: Path) -> int | None:
+    """Size of a regular file, or None if there is none."""
+    try:
+        return path.stat().st_size if path.is_file() else None
+    except OSError:
+        return None
+
+
+def fsync_path(path: Path) -> None:
+    """Make a file's bytes, or the renames and removals inside a folder, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

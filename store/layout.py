@@ -1,0 +1,209 @@
+"""Layout: which arrays a store has, and which object on disk holds which rows."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coldframe.errors import UsageError
+from coldframe.store.plan import Column, Plan
+from coldframe.store.schema import StorageDtype, TokenGeometry
+
+MAX_SHARD_BYTES = 256_000_000
+MAX_UNIT_SHARE = 256  # a unit holds at most ceil(rows / 256) rows, ...
+MIN_UNIT_ROWS = 16  # ... but small jobs are not cut finer than this
+WHOLE_CHUNK_BYTES = 256 * 1024  # a row of at least this size is an inner chunk of its own
+SMALL_CHUNK_ROWS = 16
+PLAN_CHUNK_ROWS = 65536
+
+VIDEO_FIELDS = (
+    "path",
+    "sha256",
+    "source",
+    "duplicates",
+    "bytes",
+    "codec",
+    "width",
+    "height",
+    "rotation",
+    "fps",
+    "frames",
+    "status",
+    "reason",
+    "error",
+    "flags",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArraySpec:
+    """One array of the store.
+
+    Attributes:
+        name: key of the array below the store's root.
+        dims: dimension names, one an axis.
+        shape: length of every axis.
+        dtype: numpy type as stored, little-endian; `str` for text.
+        chunk_rows: rows of an inner chunk, the smallest piece with a checksum of its own.
+        object_rows: rows of one object on disk.
+        sharded: whether an object holds several inner chunks and their index.
+        fill: what reads back where nothing was written.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    chunk_rows: int
+    object_rows: int
+    sharded: bool
+    fill: float | str
+
+    @cached_property
+    def row_shape(self) -> tuple[int, ...]:
+        return self.shape[1:]
+
+    @cached_property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        return np.dtype(self.dtype)
+
+    @cached_property
+    def chunk_bytes(self) -> int:
+        """Bytes of an inner chunk without its checksum."""
+        return self.chunk_rows * prod(self.row_shape) * self.numpy_dtype.itemsize
+
+    @property
+    def chunks_per_object(self) -> int:
+        return self.object_rows // self.chunk_rows
+
+    def object_key(self, unit: int) -> str:
+        """Key, relative to the store's root, of the object that holds the rows of `unit`."""
+        return "/".join([self.name, "c", str(unit), *["0"] * len(self.row_shape)])
+
+
+def unit_rows(rows: int, row_bytes: int) -> int:
+    """Rows of one unit, for a job of `rows` rows whose largest array takes `row_bytes` bytes a row.
+
+    A unit is a contiguous range of rows that one worker writes whole, and exactly one object (shard) of every
+    array that units write. So no two workers ever touch the same object, and an object is never rewritten in
+    part.
+
+    The unit is as large as two bounds allow: its largest shard stays within `MAX_SHARD_BYTES` (few large
+    objects are what disks and object storage like), and it holds at most `ceil(rows / 256)` rows, but not
+    less than 16: a killed worker loses at most 1/256 of the job or 16 clips. From 16 rows on it is rounded
+    down to a multiple of 16, so that inner chunks of 16 rows divide it. Where even 16 rows exceed
+    `MAX_SHARD_BYTES` it holds fewer, and never less than one.
+    """
+    fitting = max(1, MAX_SHARD_BYTES // row_bytes)
+    share = max(MIN_UNIT_ROWS, -(-rows // MAX_UNIT_SHARE))
+    count = min(fitting, share)
+    return count - count % SMALL_CHUNK_ROWS if count >= SMALL_CHUNK_ROWS else count
+
+
+def rows_per_unit(rows: int, geometry: TokenGeometry, dtype: StorageDtype) -> int:
+    """`unit_rows` for the largest array of this token geometry."""
+    tokens = max(1, geometry.time * geometry.rows * geometry.cols)
+    return unit_rows(rows, tokens * geometry.dim * np.dtype(dtype).itemsize)
+
+
+def unit_arrays(rows: int, per_unit: int, geometry: TokenGeometry, dtype: StorageDtype) -> dict[str, ArraySpec]:
+    """Arrays that units write, by name: `patch` (where the tier keeps patches), `cls`, `status`, `reason`,
+    `flags`.
+
+    Inner chunks hold 1 row where that row takes at least `WHOLE_CHUNK_BYTES`, else 16 rows: one clip of the
+    `full` tier is read alone, while short vectors are not cut into crumbs. `status`, `reason` and `flags`
+    take a few bytes a row and are always read whole, so a unit of them is a single plain chunk.
+    """
+    arrays = []
+    if geometry.time * geometry.rows * geometry.cols:
+        shape = (geometry.time, geometry.rows, geometry.cols, geometry.dim)
+        arrays.append(_tokens("patch", ("time", "row", "col", "dim"), (rows, *shape), per_unit, dtype))
+    arrays.append(_tokens("cls", ("dim",), (rows, geometry.dim), per_unit, dtype))
+    for name in ("status", "reason"):
+        arrays.append(_plain(name, ("clip",), (rows,), "uint8", per_unit))
+    return {spec.name: spec for spec in arrays}
+
+
+def plan_arrays(plan: Plan) -> list[tuple[ArraySpec, NDArray[Any]]]:
+    """Arrays that are written once, when the store is created, each with its values."""
+    clips = plan.clips
+    columns: list[tuple[str, tuple[str, ...], Column | NDArray[Any]]] = [
+        ("video", ("clip",), clips.video),
+        ("clip_start_s", ("clip",), clips.start_s),
+        ("clip_end_s", ("clip",), clips.end_s),
+        ("frame_index", ("clip", "frame"), clips.frame_index),
+        ("frame_pts_s", ("clip", "frame"), clips.frame_pts_s),
+        ("n_real", ("clip",), clips.n_real),
+        ("flags", ("clip",), clips.flags),
+    ]
+    for name in plan.videos.columns:
+        if name in VIDEO_FIELDS:
+            raise UsageError(
+                f"The manifest column {name!r} has the name of a built-in column. Rename it; built in are: "
+                f"{', '.join(VIDEO_FIELDS)}."
+            )
+        if not name or "/" in name or not name.isprintable() or len(name.encode()) > 200:
+            raise UsageError(
+                f"The manifest column {name!r} cannot name an array. Use 1 to 200 bytes of printable text without '/'."
+            )
+    named = {name: getattr(plan.videos, name) for name in VIDEO_FIELDS} | dict(plan.videos.columns)
+    columns += [(f"video_{name}", ("video",), values) for name, values in named.items()]
+    return [_planned(name, dims, values, plan) for name, dims, values in columns]
+
+
+def _planned(
+    name: str, dims: tuple[str, ...], values: Column | NDArray[Any], plan: Plan
+) -> tuple[ArraySpec, NDArray[Any]]:
+    table = plan.clips if dims[0] == "clip" else plan.videos
+    if len(values) != len(table):
+        raise UsageError(f"The column {name!r} has {len(values)} values for {len(table)} {dims[0]}s. Give one each.")
+    if isinstance(values, list):
+        array = _text(name, values)
+        spec = _plain(name, dims, array.shape, "str", min(len(values), PLAN_CHUNK_ROWS))
+    else:
+        array = values
+        spec = _plain(name, dims, array.shape, array.dtype.name, min(len(values), PLAN_CHUNK_ROWS))
+    return spec, array
+
+
+def _text(name: str, values: list[str]) -> NDArray[Any]:
+    for position, value in enumerate(values):
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"{name}[{position}] is {value!r}, which is not valid Unicode text ({error.reason}). Correct "
+                "the manifest."
+            ) from error
+    return np.array(values, dtype=object)
+
+
+def _tokens(name: str, dims: tuple[str, ...], shape: tuple[int, ...], per_unit: int, dtype: StorageDtype) -> ArraySpec:
+    row_bytes = prod(shape[1:]) * np.dtype(dtype).itemsize
+    return ArraySpec(
+        name=name,
+        dims=("clip", *dims),
+        shape=shape,
+        dtype=dtype,
+        chunk_rows=1 if row_bytes >= WHOLE_CHUNK_BYTES else min(SMALL_CHUNK_ROWS, per_unit),
+        object_rows=per_unit,
+        sharded=True,
+        fill=float("nan"),
+    )
+
+
+def _plain(name: str, dims: tuple[str, ...], shape: tuple[int, ...], dtype: str, rows: int) -> ArraySpec:
+    fill: float | str = "" if dtype == "str" else float("nan") if dtype.startswith("float") else 0
+    return ArraySpec(
+        name=name,
+        dims=dims,
+        shape=shape,
+        dtype=dtype,
+        chunk_rows=rows,
+        object_rows=rows,
+        sharded=False,
+        fill=fill,
+    )

@@ -1,0 +1,86 @@
+"""Recipe: everything that decides the numbers of a row. Where and how fast they were made is provenance."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self
+
+from coldframe.errors import RecipeMismatch, UsageError
+from coldframe.store.schema import TOKEN_TIERS, StorageDtype, Tokens
+
+Sampling = Literal["grid", "stride"]
+
+
+def canonical_json(value: Any) -> str:
+    """One text for one value: sorted keys, no blanks, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What must be equal for two rows to be comparable.
+
+    Attributes:
+        encoder: name of the encoder, such as `levjepa-large`.
+        weights_sha256: digest over every weight tensor; tells two random initialisations apart.
+        attention: attention mode inside the encoder.
+        frames: frames a clip, the encoder's input length.
+        fps: clip frame rate in frames per second.
+        hop_frames: distance between the starts of two clips, in clip frames (1 / fps seconds each).
+        sampling: `grid` (nearest PTS to t0 + k / fps) or `stride` (the reference notebook's integer step).
+        image_size: height and width of the encoder input in pixels.
+        resize, interpolation, crop, untagged_colour: pixel rules by name.
+        precision: arithmetic of the encoder.
+        layer: which block's output is stored, through the final norm; `last` is the encoder's output.
+        tokens: token tier.
+        dtype: storage type of the tokens.
+    """
+
+    encoder: str
+    weights_sha256: str
+    attention: str
+    frames: int
+    fps: float = 7.5
+    hop_frames: int = 16
+    sampling: Sampling = "grid"
+    image_size: int = 224
+    resize: str = "short_side"
+    interpolation: str = "bicubic_antialias_uint8"
+    crop: str = "centre"
+    untagged_colour: str = "bt601_limited"
+    precision: str = "fp32"
+    layer: str = "last"
+    tokens: Tokens = "cls"
+    dtype: StorageDtype = "float16"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fps <= 240:
+            raise UsageError(f"fps is {self.fps:g}; allowed is more than 0 up to 240 frames a second.")
+        if not 1 <= self.frames <= 1024:
+            raise UsageError(f"frames is {self.frames}; allowed is 1 to 1024.")
+        if self.hop_frames < 1:
+            raise UsageError(f"hop is {self.hop_frames} frames; allowed is 1 or more.")
+        if self.sampling not in ("grid", "stride"):
+            raise UsageError(f"sampling is {self.sampling!r}; allowed are 'grid' and 'stride'.")
+        if self.tokens not in TOKEN_TIERS:
+            raise UsageError(f"tokens is {self.tokens!r}; allowed are {', '.join(TOKEN_TIERS)}.")
+        if self.dtype not in ("float16", "float32"):
+            raise UsageError(f"dtype is {self.dtype!r}; allowed are 'float16' and 'float32'.")
+
+    @property
+    def recipe_id(self) -> str:
+        """sha256 of the canonical JSON of all fields, in hexadecimal."""
+        return hashlib.sha256(canonical_json(self.to_dict()).encode()).hexdigest()
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        return cls(**fields)
+
+    def require_equal(self, other: "Recipe", what: str) -> None:
+        """Raise `RecipeMismatch`, which shows all differences, unless `other` (of `what`) is equal."""
+        if self != other:
+            raise RecipeMismatch(what, self.to_dict(), other.to_dict())

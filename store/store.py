@@ -1,0 +1,307 @@
+"""Store: a token store on disk, opened. Only rows of committed units come out of it."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from coldframe.errors import StoreError, UsageError
+from coldframe.store.files import disk_errors
+from coldframe.store.layout import ArraySpec, unit_arrays
+from coldframe.store.markers import (
+    MARKER_FOLDER,
+    Marker,
+    NotAMarker,
+    read_marker,
+    size_problems,
+)
+from coldframe.store.recipe import Recipe
+from coldframe.store.root import PLAN_RECORD_KEY, Root, plan_problems, read_root
+from coldframe.store.rows import RowNumbers, as_rows, gather
+from coldframe.store.schema import Reason, Status, TokenGeometry
+from coldframe.store.text import path_to_text
+
+_CLIP_ARRAYS = ("video", "clip_start_s", "clip_end_s", "frame_index", "frame_pts_s", "n_real", "flags")
+_ROW_ARRAYS = ("status", "reason")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Store:
+    """A token store. Open one with `open_store`; make one with `create_store`.
+
+    A row is ok only if its unit is committed: whatever lies on disk for other units is masked as absent.
+    Which units are committed is looked up at the first read and remembered; call `refresh` to see what was
+    written since.
+
+    Attributes:
+        path: folder of the store.
+        root: facts from the root attributes.
+        writable: whether units may be written through this object.
+    """
+
+    path: Path
+    root: Root
+    writable: bool = False
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.root.recipe
+
+    @property
+    def recipe_id(self) -> str:
+        return self.root.recipe.recipe_id
+
+    @property
+    def plan_id(self) -> str:
+        return self.root.plan_id
+
+    @property
+    def geometry(self) -> TokenGeometry:
+        return self.root.geometry
+
+    @property
+    def encoder(self) -> Mapping[str, Any]:
+        """Identity of the encoder: its name, whether it is untrained, the licence of its weights, ..."""
+        return self.root.encoder
+
+    @property
+    def rows(self) -> int:
+        """Planned rows, whether extracted or not."""
+        return self.root.rows
+
+    @property
+    def unit_rows(self) -> int:
+        """Rows of every unit but the last, which may have fewer."""
+        return self.root.unit_rows
+
+    @property
+    def unit_count(self) -> int:
+        return -(-self.rows // self.unit_rows)
+
+    def unit_range(self, unit: int) -> range:
+        """Rows of `unit`, which is counted from 0."""
+        if not 0 <= unit < self.unit_count:
+            raise UsageError(f"Unit {unit} does not exist; allowed is 0 to {self.unit_count - 1}.")
+        return range(unit * self.unit_rows, min((unit + 1) * self.unit_rows, self.rows))
+
+    @cached_property
+    def unit_arrays(self) -> Mapping[str, ArraySpec]:
+        """Arrays that units write, by name."""
+        return unit_arrays(self.rows, self.unit_rows, self.geometry, self.recipe.dtype)
+
+    def committed_marker(self, unit: int) -> Marker:
+        """The marker of `unit`, after checking that it fits this store and the sizes of its objects.
+
+        Raises:
+            FileNotFoundError: the unit has no marker.
+            NotAMarker: the marker, or an object that it names, is not what it must be.
+        """
+        marker = read_marker(self.path, unit)
+        self.check_marker(unit, marker)
+        for key, message in size_problems(self.path, marker.objects):
+            raise NotAMarker(f"{key}: {message}")
+        return marker
+
+    def check_marker(self, unit: int, marker: Marker) -> None:
+        """Raise `NotAMarker` unless `marker` speaks of this store's `unit` and of all of its objects."""
+        rows = self.unit_range(unit)
+        if (marker.recipe_id, marker.plan_id) != (self.recipe_id, self.plan_id):
+            raise NotAMarker("it belongs to another recipe or plan")
+        if (marker.unit, marker.start, marker.stop) != (unit, rows.start, rows.stop):
+            raise NotAMarker(f"it speaks of unit {marker.unit}, rows {marker.start} to {marker.stop}")
+        if set(marker.objects) != {spec.object_key(unit) for spec in self.unit_arrays.values()}:
+            raise NotAMarker("it does not list the unit's objects")
+
+    def committed_units(self) -> list[int]:
+        """Units whose marker fits and whose objects all exist with the right size, from disk at every call.
+
+        Nothing is hashed; `verify_store` does that.
+        """
+        try:
+            names = os.listdir(self.path / MARKER_FOLDER)
+        except OSError as error:
+            raise StoreError(f"{path_to_text(self.path)} has lost its folder `{MARKER_FOLDER}`.") from error
+        stems = [name.removesuffix(".json") for name in names if name.endswith(".json")]
+        numbers = sorted(int(stem) for stem in stems if stem.isdecimal() and stem == str(int(stem)))
+        return [unit for unit in numbers if unit < self.unit_count and self._is_committed(unit)]
+
+    def _is_committed(self, unit: int) -> bool:
+        try:
+            self.committed_marker(unit)
+        except (FileNotFoundError, NotAMarker):
+            return False
+        return True
+
+    def refresh(self) -> None:
+        """Forget which units were committed at the first read."""
+        self.__dict__.pop("_row_values", None)
+
+    @cached_property
+    def _row_values(self) -> Mapping[str, NDArray[Any]]:
+        """`status` and `reason` of all rows; zero (absent) where the unit is not committed."""
+        units = np.array(self.committed_units(), dtype=np.int64)
+        done = (units[:, None] * self.unit_rows + np.arange(self.unit_rows)).reshape(-1)
+        done = done[done < self.rows]
+        values = {}
+        for name in _ROW_ARRAYS:
+            spec = self.unit_arrays[name]
+            column = np.zeros(self.rows, spec.numpy_dtype)
+            written = np.empty(len(done), spec.numpy_dtype)
+            gather(self.path, spec, done, written)
+            column[done] = written
+            column.setflags(write=False)
+            values[name] = column
+        return values
+
+    def column(self, name: str) -> NDArray[Any]:
+        """One value a row, (rows,) or (rows, frames): a clip array, `status` or `reason`."""
+        if name in _ROW_ARRAYS:
+            return self._row_values[name]
+        if name not in _CLIP_ARRAYS:
+            raise UsageError(
+                f"There is no clip array {name!r}; there are {', '.join((*_CLIP_ARRAYS, *_ROW_ARRAYS))}. "
+                "Tokens are read "
+                "with cls() and patch(), values of videos with video_column()."
+            )
+        return self._plan_array(name)
+
+    @cached_property
+    def video_columns(self) -> tuple[str, ...]:
+        """Names that `video_column` takes, manifest columns among them."""
+        return tuple(sorted(entry.name[6:] for entry in self.path.glob("video_*") if entry.is_dir()))
+
+    def video_column(self, name: str) -> list[str] | NDArray[Any]:
+        """One value a video: a list for text, else an array (videos,). `column("video")` leads from rows."""
+        if name not in self.video_columns:
+            raise UsageError(f"There is no video column {name!r}; there are {', '.join(self.video_columns)}.")
+        values = self._plan_array(f"video_{name}")
+        text = values.dtype.kind not in "biuf"
+        return [str(value) for value in values] if text else values
+
+    def _plan_array(self, name: str) -> NDArray[Any]:
+        try:
+            array = zarr.open_array(str(self.path / name), mode="r", zarr_format=3)
+            values = np.asarray(array[:])
+        except (OSError, ValueError, KeyError) as error:
+            raise StoreError(
+                f"The plan array {name} of {path_to_text(self.path)} is damaged ({error}). Restore it from a "
+                "copy or "
+                "make the store anew; extraction does not rewrite the plan."
+            ) from error
+        return values
+
+    def ok_rows(self) -> NDArray[np.int64]:
+        """Rows that have tokens, ascending."""
+        return np.flatnonzero(self._row_values["status"] == Status.OK)
+
+    def cls(self, rows: RowNumbers | None = None, *, allow_failed: bool = False) -> NDArray[np.float32]:
+        """[CLS] vectors (n, dim) float32 of `rows`, in their order; of all ok rows if None.
+
+        Raises:
+            UsageError: a row number that does not exist.
+            StoreError: a row that is not ok, unless `allow_failed`, which gives NaN for it; or damaged data.
+        """
+        return self._tokens("cls", rows, allow_failed)
+
+    def patch(self, rows: RowNumbers | None = None, *, allow_failed: bool = False) -> NDArray[np.float32]:
+        """Patch tokens (n, time, row, col, dim) float32 of `rows`; as `cls` otherwise.
+
+        Raises:
+            UsageError: also if the store's token tier keeps no patches.
+        """
+        if "patch" not in self.unit_arrays:
+            raise UsageError(
+                f"This store keeps no patch tokens: its token tier is {self.recipe.tokens!r}. Extract with "
+                "another "
+                "tier (cls+mean, cls+grid7 or full) into a new store."
+            )
+        return self._tokens("patch", rows, allow_failed)
+
+    def iter_tokens(
+        self, array: Literal["cls", "patch"], rows: RowNumbers | None = None, *, batch_rows: int
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """(rows, tokens) in batches of at most `batch_rows`, for stores larger than memory.
+
+        Ascending rows read every chunk once; for shuffled training, shuffle `unit_range`s and read unit by
+        unit.
+        """
+        if batch_rows < 1:
+            raise UsageError(f"batch_rows is {batch_rows}; allowed is 1 or more.")
+        wanted = self.ok_rows() if rows is None else as_rows(rows, self.rows)
+        read = self.cls if array == "cls" else self.patch
+        for start in range(0, len(wanted), batch_rows):
+            batch = wanted[start : start + batch_rows]
+            yield batch, read(batch)
+
+    def _tokens(self, name: str, rows: RowNumbers | None, allow_failed: bool) -> NDArray[np.float32]:
+        spec = self.unit_arrays[name]
+        wanted = self.ok_rows() if rows is None else as_rows(rows, self.rows)
+        ok = self._row_values["status"][wanted] == Status.OK
+        if ok.all():
+            values = np.empty((len(wanted), *spec.row_shape), np.float32)
+            gather(self.path, spec, wanted, values)
+        elif allow_failed:
+            values = np.full((len(wanted), *spec.row_shape), np.nan, np.float32)
+            values[ok] = self._tokens(name, wanted[ok], False)
+        else:
+            raise StoreError(self._not_ok(wanted[~ok]))
+        return values
+
+    def _not_ok(self, rows: NDArray[np.int64]) -> str:
+        row = int(rows[0])
+        status = Status(int(self._row_values["status"][row])).name.lower()
+        reason = Reason(int(self._row_values["reason"][row])).name.lower()
+        more = f" (and {len(rows) - 1} more of the rows asked for)" if len(rows) > 1 else ""
+        why = f"{status}, reason {reason}" if status == "failed" else f"{status}: its unit is not committed"
+        return (
+            f"Row {row}{more} has no tokens: it is {why}. Leave it out (ok_rows() lists the rows that have "
+            "some) or "
+            "pass allow_failed=True to get NaN."
+        )
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Be the only process that extracts into this store, for the length of a `with` block.
+
+        An advisory lock that the operating system drops when the process ends, however it ends. Worker
+        processes of the holder write units without taking it.
+
+        Raises:
+            UsageError: another process holds it.
+        """
+        import fcntl  # absent on Windows, where stores can still be read
+
+        target = self.path / PLAN_RECORD_KEY  # nothing replaces it, so every process locks the same file
+        with disk_errors("lock", target), target.open("r+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UsageError(
+                    f"Another extraction is running on {path_to_text(self.path)}. Wait for it to end, or stop it first."
+                ) from error
+            yield
+
+
+def open_store(path: str | os.PathLike[str], *, writable: bool = False) -> Store:
+    """The store at `path`.
+
+    Raises:
+        InputNotFound: nothing is there.
+        UsageError: something else is there; the message says what.
+        StoreError: a store of another format version, or one whose plan has been altered or cut short.
+    """
+    folder = Path(os.path.abspath(path))
+    store = Store(path=folder, root=read_root(folder), writable=writable)
+    for key, message in plan_problems(folder, store.root):
+        raise StoreError(
+            f"{path_to_text(folder)} cannot be trusted: {key}: {message}. Restore it from a copy or make the "
+            "store anew."
+        )
+    return store

@@ -1,0 +1,268 @@
+"""Units: writing one whole, committing it last, and telling what is still to do."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coldframe.errors import StoreError, UsageError
+from coldframe.store.files import Written, disk_errors, fsync_path, write_pieces
+from coldframe.store.layout import ArraySpec
+from coldframe.store.markers import (
+    LEDGER_FILE,
+    MARKER_FOLDER,
+    SUMMARY_FILE,
+    Marker,
+    marker_path,
+    write_sealed_json,
+)
+from coldframe.store.recipe import canonical_json
+from coldframe.store.schema import Reason, Status
+from coldframe.store.shards import Fill, encode_object
+from coldframe.store.store import Store
+
+# by bytes of a number: its pattern as a signed and as an unsigned integer, and the pattern of infinity
+_PATTERNS: Mapping[int, tuple[type[np.signedinteger[Any]], type[np.unsignedinteger[Any]], int]] = {
+    2: (np.int16, np.uint16, 0x7C00),
+    4: (np.int32, np.uint32, 0x7F800000),
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class UnitResult:
+    """What a worker made of one unit. `n` is the number of its rows.
+
+    Attributes:
+        rows: the unit's rows, `store.unit_range(unit)`.
+        status: (n,) uint8, `Status.OK` or `Status.FAILED`; nothing may be absent.
+        reason: (n,) uint8 `Reason`; not `NONE` where failed, `NONE` where ok.
+        cls: (n, dim) float32, or float16 if that is what is stored; anything where failed.
+        patch: (n, time, row, col, dim), types as `cls`; None exactly where the tier keeps no patches.
+        failures: one entry a failed row, `{"row", "video", "path", "reason", "error"}`; a failed row without
+            one gets one with an empty error text.
+        seconds: time spent, by stage.
+        provenance: JSON values that may differ without changing the meaning: runtime, versions, host, ...
+    """
+
+    rows: range
+    status: NDArray[np.uint8]
+    reason: NDArray[np.uint8]
+    cls: NDArray[np.floating[Any]]
+    patch: NDArray[np.floating[Any]] | None = None
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write_unit(store: Store, unit: int, result: UnitResult) -> Marker:
+    """Write all objects of `unit`, read each back, then commit it by its marker, which is returned.
+
+    Until the marker is there the unit is not committed, whatever lies on disk; a marker of an earlier attempt
+    is removed first. Failed rows are stored as NaN. An ok row whose tokens are not finite, or all zero, after
+    the cast to the storage type becomes a failed row with reason `NON_FINITE`.
+
+    Raises:
+        UsageError: the store was opened for reading only.
+        StoreError: the result does not fit the unit, or the disk did not keep what was written.
+        ColdframeError: the disk refuses.
+    """
+    if not store.writable:
+        raise UsageError("This store was opened for reading. Open it with open_store(path, writable=True).")
+    _check_result(store, unit, result)
+    tokens = _CheckedTokens(result)
+    with disk_errors(f"write unit {unit} to", store.path):
+        _remove_marker(store, unit)
+        objects = {}
+        for name, fill in tokens.fills(store).items():
+            spec = store.unit_arrays[name]
+            objects[spec.object_key(unit)] = _write_object(store, spec, unit, fill)
+        marker = _marker(store, unit, result, tokens, objects)
+        write_sealed_json(marker_path(store.path, unit), marker.to_dict())
+    store.refresh()
+    return marker
+
+
+def committed_units(store: Store) -> list[int]:
+    """Units whose marker fits and whose objects all have the right size, ascending. Nothing is hashed."""
+    store.refresh()  # so that what is read next agrees with the answer
+    return store.committed_units()
+
+
+def pending_units(store: Store) -> list[int]:
+    """Units still to be written, ascending: both data without a marker and a marker without data count."""
+    done = set(committed_units(store))
+    return [unit for unit in range(store.unit_count) if unit not in done]
+
+
+def discard_units(store: Store, units: Iterable[int]) -> None:
+    """Remove the markers of `units`, so that the next extraction writes them again."""
+    if not store.writable:
+        raise UsageError("This store was opened for reading. Open it with open_store(path, writable=True).")
+    for unit in units:
+        with disk_errors(f"discard unit {unit} of", store.path):
+            _remove_marker(store, unit)
+    store.refresh()
+
+
+class _CheckedTokens:
+    """A result's values on their way to disk. The first write of tokens decides which rows stay ok."""
+
+    def __init__(self, result: UnitResult) -> None:
+        self.result = result
+        self.status = result.status.astype(np.uint8)  # copies: rows may turn failed
+        self.reason = result.reason.astype(np.uint8)
+        self.turned: list[int] = []  # local numbers of rows that came as ok and turned failed
+
+    def fills(self, store: Store) -> dict[str, Fill]:
+        """How to fill each array, in the order in which they must be written.
+
+        `cls` is checked ahead because it is small, so that a row that fails there is NaN in `patch` too;
+        `patch` is checked while it is written, so that large tokens are cast once.
+        """
+        dtype = store.unit_arrays["cls"].numpy_dtype
+        self._refuse(0, _cast(self.result.cls, np.empty(self.result.cls.shape, dtype)))
+        fills: dict[str, Fill] = {}
+        if self.result.patch is not None:
+            patch = self.result.patch
+            fills["patch"] = lambda start, stop, out: self._fill_tokens(patch, start, stop, out)
+        fills["cls"] = lambda start, stop, out: self._fill_tokens(self.result.cls, start, stop, out)
+        fills["status"] = lambda start, stop, out: np.copyto(out, self.status[start:stop])
+        fills["reason"] = lambda start, stop, out: np.copyto(out, self.reason[start:stop])
+        return fills
+
+    def _fill_tokens(self, values: NDArray[np.floating[Any]], start: int, stop: int, out: NDArray[Any]) -> None:
+        self._refuse(start, _cast(values[start:stop], out))
+        out[self.status[start:stop] == Status.FAILED] = np.nan
+
+    def _refuse(self, start: int, stored: NDArray[Any]) -> None:
+        """Turn ok rows among `stored`, whose first is `start`, into failed ones where they are unusable."""
+        ok = self.status[start : start + len(stored)] == Status.OK
+        for local in (np.flatnonzero(ok & ~usable_rows(stored)) + start).tolist():
+            self.status[local] = Status.FAILED
+            self.reason[local] = Reason.NON_FINITE
+            self.turned.append(local)
+
+
+def _cast(values: NDArray[np.floating[Any]], out: NDArray[Any]) -> NDArray[Any]:
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name right after
+        out[...] = values
+    return out
+
+
+def usable_rows(stored: NDArray[Any]) -> NDArray[np.bool_]:
+    """(n,) whether a row is finite throughout and not all zero; `stored` is (n, ...) float16 or float32.
+
+    Looks at the bits, several times faster than `isfinite` on float16 and without a temporary array. The
+    pattern of a number grows with its magnitude, infinity is the smallest that is not finite, and the sign is
+    the top bit: so the largest signed pattern belongs to a positive number, the largest unsigned one to a
+    negative number.
+    """
+    signed, unsigned, infinity = _PATTERNS[stored.dtype.itemsize]
+    sign = np.iinfo(signed).max + 1
+    usable = np.empty(len(stored), np.bool_)
+    for place, row in enumerate(stored):
+        bits: NDArray[Any] = np.ascontiguousarray(row).reshape(-1)
+        peak = max(int(bits.view(signed).max()), int(bits.view(unsigned).max()) - sign)
+        usable[place] = 0 < peak < infinity
+    return usable
+
+
+def _write_object(store: Store, spec: ArraySpec, unit: int, fill: Fill) -> Written:
+    rows = len(store.unit_range(unit))
+    # folders are not synced: a rename that a power cut undoes leaves an object missing, and the unit pending
+    return write_pieces(store.path / spec.object_key(unit), encode_object(spec, rows, fill))
+
+
+def _remove_marker(store: Store, unit: int) -> None:
+    """Take back the commit of `unit`, and the seal of the whole store with it."""
+    folder = store.path / MARKER_FOLDER
+    stale = [folder / SUMMARY_FILE, folder / LEDGER_FILE, marker_path(store.path, unit)]
+    present = [path for path in stale if path.exists()]
+    for path in present:
+        path.unlink(missing_ok=True)
+    if present:  # an old marker must not come back and vouch for new objects
+        fsync_path(folder)
+
+
+def _check_result(store: Store, unit: int, result: UnitResult) -> None:
+    rows = store.unit_range(unit)
+    if result.rows != rows:
+        raise StoreError(f"The result is for rows {result.rows}, but unit {unit} has {rows}.")
+    expected = {name: (len(rows), *spec.row_shape) for name, spec in store.unit_arrays.items()}
+    given = {name: getattr(result, name) for name in ("status", "reason", "cls", "patch")}
+    found = {name: value.shape for name, value in given.items() if value is not None}
+    if found != expected:
+        raise StoreError(f"The result for unit {unit} has the shapes {found}; the store takes {expected}.")
+    for name in ("cls", "patch"):
+        allowed = (np.dtype(np.float32), np.dtype(store.recipe.dtype))
+        if given[name] is not None and given[name].dtype not in allowed:
+            raise StoreError(f"{name} is {given[name].dtype}; allowed are float32 and {store.recipe.dtype}.")
+    _check_accounts(rows, result)
+    try:
+        canonical_json([dict(result.seconds), dict(result.provenance), result.failures])
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"seconds, provenance or failures cannot be written as JSON: {error}.") from error
+
+
+def _check_accounts(rows: range, result: UnitResult) -> None:
+    """Every row is ok or failed, and says why if it failed."""
+    ok, failed = result.status == Status.OK, result.status == Status.FAILED
+    if not (ok | failed).all():
+        row = rows[int(np.flatnonzero(~(ok | failed))[0])]
+        raise StoreError(f"Row {row} is neither ok nor failed. A unit is written only when every row is accounted for.")
+    known = np.isin(result.reason, [reason.value for reason in Reason])
+    wrong = (failed != (result.reason != Reason.NONE)) | ~known
+    if wrong.any():
+        local = int(np.flatnonzero(wrong)[0])
+        status = Status(int(result.status[local])).name
+        raise StoreError(
+            f"Row {rows[local]} has status {status} and reason {result.reason[local]}. A failed row needs a "
+            "reason code other than 0, an ok row has reason 0."
+        )
+    listed = [failure.get("row") for failure in result.failures]
+    allowed = {rows[local] for local in np.flatnonzero(failed).tolist()}
+    if len(set(listed)) != len(listed) or not allowed.issuperset(listed):
+        raise StoreError(f"failures lists the rows {listed}; allowed is each failed row once.")
+
+
+def _marker(
+    store: Store, unit: int, result: UnitResult, tokens: _CheckedTokens, objects: Mapping[str, Written]
+) -> Marker:
+    failed = int(np.count_nonzero(tokens.status == Status.FAILED))
+    return Marker(
+        unit=unit,
+        start=result.rows.start,
+        stop=result.rows.stop,
+        recipe_id=store.recipe_id,
+        plan_id=store.plan_id,
+        objects=objects,
+        counts={"ok": len(result.rows) - failed, "failed": failed},
+        failures=_failures(store, result, tokens),
+        seconds=result.seconds,
+        provenance=result.provenance,
+    )
+
+
+def _failures(store: Store, result: UnitResult, tokens: _CheckedTokens) -> list[dict[str, Any]]:
+    """One entry a failed row, in row order. All but the error text follows from the store."""
+    failed = np.flatnonzero(tokens.status == Status.FAILED).tolist()
+    if not failed:
+        return []
+    given = {failure["row"]: failure for failure in result.failures}
+    error = f"inf, nan or only zeros after the cast to {store.recipe.dtype}"
+    given |= {result.rows[local]: {"error": error} for local in tokens.turned}
+    videos, paths = store.column("video"), store.video_column("path")
+    entries = []
+    for local in failed:
+        row = result.rows[local]
+        video = int(videos[row])
+        known = {
+            "row": row,
+            "video": video,
+            "path": paths[video],
+            "reason": Reason(int(tokens.reason[local])).name.lower(),
+        }
+        entries.append({"error": ""} | given.get(row, {}) | known)
+    return entries
