@@ -1,0 +1,277 @@
+"""The encoder as an ONNX graph, written node by node.
+
+Input `clips`: uint8 `(batch, T, H, W, 3)`; `batch` is free. Outputs: `cls` `(batch, D)` and `patch`
+`(batch, T, h, w, D)`, float32. ImageNet normalisation is inside.
+
+The graph computes what `levjepa` computes, arranged for speed:
+
+* Tokens are ordered patches first, [CLS] last. Frame t's queries then read a prefix of the keys, which is
+  the block-causal rule without a mask: half of the score matrix is never computed, no mask can get lost.
+* Rows of the query and key projections are reordered within each head so that the adjacent pairs of the
+  rotary positions become two halves. Scores are dot products over a head, so an order of dims that both
+  share does not change them.
+* Queries carry the 1 / sqrt(d) of attention in their weights.
+* The patch embedding, a convolution whose stride is its kernel, is a matrix product over cut-out patches.
+
+Weights always lie in a second file beside the graph (`<name>.data`), written one at a time.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coldframe.errors import MissingDependency
+from coldframe.export.config import LAYER_NORM_EPS, LeVJEPAConfig
+from coldframe.export.levjepa import LeVJEPA
+from coldframe.export.pixels import IMAGENET_MEAN, IMAGENET_STD
+from coldframe.export.rope import rope_angles
+
+try:
+    import onnx
+    from onnx import TensorProto, helper
+except ImportError as error:
+    raise MissingDependency("onnx", "cpu") from error
+
+OPSET = 20  # the first with an exact Gelu operator
+IR_VERSION = 9
+_PAGE_BYTES = 4096  # weights start on pages, so that a runtime can map the file
+
+
+class GraphWriter:
+    """Collects nodes, and writes weights straight to the data file.
+
+    Args:
+        data: open data file.
+        location: its name as the graph refers to it, relative to the graph's folder.
+    """
+
+    def __init__(self, data: BinaryIO, location: str) -> None:
+        self.nodes: list[Any] = []
+        self.initializers: list[Any] = []
+        self._data = data
+        self._location = location
+
+    def weight(self, name: str, values: NDArray[np.floating[Any]]) -> str:
+        """A float32 constant in the data file."""
+        array = np.ascontiguousarray(values, dtype="<f4")
+        self._data.write(b"\0" * (-self._data.tell() % _PAGE_BYTES))
+        place = {"location": self._location, "offset": self._data.tell(), "length": array.nbytes}
+        self._data.write(array.data)
+        tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=array.shape)
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in place.items():
+            tensor.external_data.add(key=key, value=str(value))
+        self.initializers.append(tensor)
+        return name
+
+    def integers(self, *values: int) -> str:
+        """An int64 vector in the graph itself; equal ones are shared."""
+        name = "int_" + "_".join(map(str, values))
+        if all(known.name != name for known in self.initializers):
+            self.initializers.append(helper.make_tensor(name, TensorProto.INT64, [len(values)], values))
+        return name
+
+    def node(self, op: str, *inputs: str, name: str, **attributes: Any) -> str:
+        """Add a node with one output, which takes the node's name."""
+        self.nodes.append(helper.make_node(op, inputs, [name], name=name, **attributes))
+        return name
+
+    def split(self, source: str, sizes: tuple[int, ...], *, axis: int, name: str) -> list[str]:
+        """Cut `source` along `axis` into pieces of `sizes`."""
+        outputs = [f"{name}.{index}" for index in range(len(sizes))]
+        self.nodes.append(helper.make_node("Split", [source, self.integers(*sizes)], outputs, name=name, axis=axis))
+        return outputs
+
+    def linear(self, source: str, weight: NDArray[np.float32], bias: NDArray[np.float32], *, name: str) -> str:
+        """`source @ weight.T + bias`, with `weight` as PyTorch keeps it: `(out, in)`."""
+        product = self.node("MatMul", source, self.weight(f"{name}.weight", weight.T), name=f"{name}.product")
+        return self.node("Add", product, self.weight(f"{name}.bias", bias), name=name)
+
+
+def write_graph(model: LeVJEPA, path: Path, *, metadata: Mapping[str, str]) -> None:
+    """Write `model` to `path`, and its weights to `path` + `.data`.
+
+    Args:
+        model: the reference whose weights are taken.
+        path: graph file to make, such as `encoder.fp32.onnx`.
+        metadata: text kept in the graph. Put the digest of the weights in: graphs of equal shape are
+            otherwise equal byte for byte, and caches keyed by the graph would mix up their weights.
+    """
+    config = model.config
+    weights = {name: tensor.detach().cpu().numpy() for name, tensor in model.state_dict().items()}
+    data_path = path.with_name(path.name + ".data")
+    with data_path.open("wb") as data:
+        writer = GraphWriter(data, data_path.name)
+        _EncoderGraph(writer, config, weights).write()
+    side, dim = config.img_size, config.embed_dim
+    clips: list[str | int | None] = ["batch", config.num_frames, side, side, 3]
+    patch: list[str | int | None] = ["batch", config.num_frames, config.grid, config.grid, dim]
+    graph = helper.make_graph(
+        writer.nodes,
+        config.name,
+        [helper.make_tensor_value_info("clips", TensorProto.UINT8, clips)],
+        [
+            helper.make_tensor_value_info("cls", TensorProto.FLOAT, ["batch", dim]),
+            helper.make_tensor_value_info("patch", TensorProto.FLOAT, patch),
+        ],
+        writer.initializers,
+    )
+    proto = helper.make_model(
+        graph,
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        ir_version=IR_VERSION,
+        producer_name="coldframe",
+    )
+    helper.set_model_props(proto, dict(metadata))
+    path.write_bytes(proto.SerializeToString())
+    onnx.checker.check_model(str(path))
+
+
+class _EncoderGraph:
+    """The nodes of one encoder. Shapes in comments; n = T*h*w + 1 tokens, [CLS] last."""
+
+    def __init__(self, writer: GraphWriter, config: LeVJEPAConfig, weights: Mapping[str, NDArray[np.float32]]) -> None:
+        self.writer = writer
+        self.config = config
+        self.weights = weights
+        self.frame_patches = config.grid**2
+        self.patches = config.num_frames * self.frame_patches
+        # Even dims of a head first, then odd ones.
+        self.halves = np.concatenate((np.arange(0, config.head_dim, 2), np.arange(1, config.head_dim, 2)))
+
+    def write(self) -> None:
+        writer, config = self.writer, self.config
+        self.cos, self.sin = self._rope_tables()
+        tokens = self._embed()
+        for index in range(config.depth):
+            tokens = self._block(tokens, f"encoder.blocks.{index}")
+        tokens = self._norm(tokens, "encoder.norm")
+        patches, cls = writer.split(tokens, (self.patches, 1), axis=1, name="outputs")
+        writer.node("Squeeze", cls, writer.integers(1), name="cls")
+        shape = writer.integers(0, config.num_frames, config.grid, config.grid, config.embed_dim)
+        writer.node("Reshape", patches, shape, name="patch")
+
+    def _rope_tables(self) -> tuple[str, str]:
+        """Cosine, and sine with the sign of the first half turned: `(n, d)` each, no turn for [CLS]."""
+        config = self.config
+        angles = rope_angles(config.head_dim, frames=config.num_frames, rows=config.grid, cols=config.grid)
+        angles = np.pad(angles, ((0, 1), (0, 0)))[:, self.halves]
+        sine = np.sin(angles)
+        sine[:, : config.head_dim // 2] *= -1
+        return self.writer.weight("rope.cos", np.cos(angles)), self.writer.weight("rope.sin", sine)
+
+    def _embed(self) -> str:
+        """uint8 clips to `(B, n, D)`."""
+        writer, config = self.writer, self.config
+        side, grid, frames = config.patch_size, config.grid, config.num_frames
+        cut = writer.integers(0, frames, grid, side, grid, side, 3)
+        pieces = writer.node("Reshape", "clips", cut, name="patches.cut")
+        pieces = writer.node("Transpose", pieces, name="patches.order", perm=[0, 1, 2, 4, 3, 5, 6])
+        flat = writer.integers(0, self.patches, side * side * 3)
+        pieces = writer.node("Reshape", pieces, flat, name="patches")  # (B, n - 1, side * side * 3), still uint8
+        pixels = writer.node("Cast", pieces, name="pixels", to=TensorProto.FLOAT)
+        mean = np.tile(np.multiply(IMAGENET_MEAN, 255), side * side)
+        scale = np.tile(1 / np.multiply(IMAGENET_STD, 255), side * side)
+        pixels = writer.node("Sub", pixels, writer.weight("pixels.mean", mean), name="pixels.centred")
+        pixels = writer.node("Mul", pixels, writer.weight("pixels.scale", scale), name="pixels.normalised")
+        kernel = self.weights["encoder.patch_embed.proj.weight"]  # (D, 3, 1, side, side)
+        kernel = kernel[:, :, 0].transpose(0, 2, 3, 1).reshape(config.embed_dim, -1)
+        bias = self.weights["encoder.patch_embed.proj.bias"]
+        patches = writer.linear(pixels, kernel, bias, name="encoder.patch_embed.proj")
+        return writer.node("Concat", patches, self._cls_rows(patches), name="embedded", axis=1)
+
+    def _cls_rows(self, patches: str) -> str:
+        """The [CLS] embedding once a clip: `(B, 1, D)`, with B read from `patches`."""
+        writer = self.writer
+        batch = writer.node("Shape", patches, name="batch.size", start=0, end=1)
+        shape = writer.node("Concat", batch, writer.integers(1, self.config.embed_dim), name="cls.shape", axis=0)
+        token = writer.weight("encoder.cls_token", self.weights["encoder.cls_token"])
+        return writer.node("Expand", token, shape, name="cls.rows")
+
+    def _norm(self, source: str, name: str) -> str:
+        scale = self.writer.weight(f"{name}.weight", self.weights[f"{name}.weight"])
+        bias = self.writer.weight(f"{name}.bias", self.weights[f"{name}.bias"])
+        return self.writer.node("LayerNormalization", source, scale, bias, name=name, axis=-1, epsilon=LAYER_NORM_EPS)
+
+    def _linear(self, source: str, name: str) -> str:
+        weights = self.weights
+        return self.writer.linear(source, weights[f"{name}.weight"], weights[f"{name}.bias"], name=name)
+
+    def _block(self, tokens: str, name: str) -> str:
+        writer = self.writer
+        read = self._attention(self._norm(tokens, f"{name}.norm1"), f"{name}.attn")
+        tokens = writer.node("Add", tokens, read, name=f"{name}.read")
+        hidden = self._linear(self._norm(tokens, f"{name}.norm2"), f"{name}.mlp.fc1")
+        hidden = writer.node("Gelu", hidden, name=f"{name}.mlp.act", approximate="none")
+        hidden = self._linear(hidden, f"{name}.mlp.fc2")
+        return writer.node("Add", tokens, hidden, name=f"{name}.out")
+
+    def _attention(self, source: str, name: str) -> str:
+        """One attention a frame over the keys up to its end, and one for [CLS] over all: `(B, n, D)`."""
+        writer, config = self.writer, self.config
+        query, key, value = self._projections(source, name)  # each (B, heads, n, d)
+        key = writer.node("Transpose", key, name=f"{name}.turned", perm=[0, 1, 3, 2])
+        pieces = writer.split(query, (self.frame_patches,) * config.num_frames + (1,), axis=2, name=f"{name}.queries")
+        reads = [self._read(pieces[-1], key, value, f"{name}.cls")]
+        # The longest prefix first: later frames then reuse its memory instead of asking for more each time.
+        for frame in reversed(range(config.num_frames)):
+            seen = (frame + 1) * self.frame_patches
+            keys = self._prefix(key, seen, f"{name}.keys.{frame}", axis=3)
+            values = self._prefix(value, seen, f"{name}.values.{frame}", axis=2)
+            reads.append(self._read(pieces[frame], keys, values, f"{name}.frame.{frame}"))
+        read = writer.node("Concat", *reversed(reads), name=f"{name}.reads", axis=2)
+        read = writer.node("Transpose", read, name=f"{name}.merged", perm=[0, 2, 1, 3])
+        shape = writer.integers(0, self.patches + 1, config.embed_dim)
+        read = writer.node("Reshape", read, shape, name=f"{name}.flat")
+        return self._linear(read, f"{name}.proj")
+
+    def _read(self, query: str, keys: str, values: str, name: str) -> str:
+        """Attention of one piece of queries over all the keys given; `keys` is `(B, heads, d, k)`."""
+        writer = self.writer
+        scores = writer.node("MatMul", query, keys, name=f"{name}.scores")
+        shares = writer.node("Softmax", scores, name=f"{name}.shares", axis=-1)
+        return writer.node("MatMul", shares, values, name=f"{name}.reads")
+
+    def _prefix(self, source: str, end: int, name: str, *, axis: int) -> str:
+        writer = self.writer
+        bounds = (writer.integers(0), writer.integers(end), writer.integers(axis))
+        return writer.node("Slice", source, *bounds, name=name)
+
+    def _projections(self, source: str, name: str) -> tuple[str, str, str]:
+        """Queries and keys with their positions, and values."""
+        config = self.config
+        heads = (3, config.num_heads, config.head_dim)
+        weight = self.weights[f"{name}.qkv.weight"].reshape(*heads, config.embed_dim)
+        bias = self.weights[f"{name}.qkv.bias"].reshape(heads)
+        parts = []
+        for index, part in enumerate("qkv"):
+            rows, shift = weight[index], bias[index]
+            if part != "v":
+                rows, shift = rows[:, self.halves], shift[:, self.halves]
+            if part == "q":
+                scale = np.float32(config.head_dim**-0.5)
+                rows, shift = rows * scale, shift * scale
+            flat = rows.reshape(config.embed_dim, config.embed_dim)
+            joined = self.writer.linear(source, flat, shift.reshape(-1), name=f"{name}.{part}")
+            parts.append(self._heads(joined, f"{name}.{part}"))
+        query, key, value = parts
+        return self._rotate(query, f"{name}.q"), self._rotate(key, f"{name}.k"), value
+
+    def _heads(self, source: str, name: str) -> str:
+        """`(B, n, D)` to `(B, heads, n, d)`."""
+        config = self.config
+        shape = self.writer.integers(0, self.patches + 1, config.num_heads, config.head_dim)
+        split = self.writer.node("Reshape", source, shape, name=f"{name}.split")
+        return self.writer.node("Transpose", split, name=f"{name}.heads", perm=[0, 2, 1, 3])
+
+    def _rotate(self, source: str, name: str) -> str:
+        """Turn pairs that lie in two halves: x * cos + swapped(x) * sin."""
+        writer, half = self.writer, self.config.head_dim // 2
+        first, second = writer.split(source, (half, half), axis=3, name=f"{name}.halves")
+        swapped = writer.node("Concat", second, first, name=f"{name}.swapped", axis=3)
+        along = writer.node("Mul", source, self.cos, name=f"{name}.along")
+        across = writer.node("Mul", swapped, self.sin, name=f"{name}.across")
+        return writer.node("Add", along, across, name=f"{name}.rotated")

@@ -1,0 +1,159 @@
+"""Parity: how far an exported graph is from the PyTorch reference, measured on the machine that exports.
+
+Compared: [CLS] and every patch token of a structured clip and of a noise clip, by cosine and by largest
+difference; and, within the graph alone, that frames 0..T-2 do not change when the last frame does, while the
+last frame and [CLS] do. The worst patch token counts, since a mean hides a wrong corner. Cosine does not see
+a wrong scale, so the largest difference over the largest value has a budget too.
+
+Not compared: real videos (weights decide numerics more than pixels do), other batch sizes (tests do that),
+speed.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coldframe.export.config import LeVJEPAConfig
+from coldframe.export.pixels import Clips
+from coldframe.export.tokens import Tokens
+
+SEED = 20240607
+Encode = Callable[[Clips], Tokens]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """What a precision may differ by at most.
+
+    Attributes:
+        cls_cosine, patch_cosine_mean, patch_cosine_worst: least cosine to the reference.
+        relative_max_abs: largest absolute difference over the largest absolute value of the reference.
+        prefix_max_abs: largest change of earlier frames' tokens when the last frame changes.
+        response_min: least change of the last frame's tokens, and of [CLS], when the last frame changes.
+    """
+
+    cls_cosine: float
+    patch_cosine_mean: float
+    patch_cosine_worst: float
+    relative_max_abs: float
+    prefix_max_abs: float
+    response_min: float
+
+
+# fp32: both sides add the same numbers in another order; 24 blocks stay near 1e-6 of the largest value.
+BUDGETS: dict[str, Budget] = {
+    "fp32": Budget(
+        cls_cosine=0.99999,
+        patch_cosine_mean=0.99999,
+        patch_cosine_worst=0.99999,
+        relative_max_abs=1e-4,
+        prefix_max_abs=1e-5,
+        response_min=1e-4,
+    )
+}
+_AT_LEAST = ("cls_cosine", "patch_cosine_mean", "patch_cosine_worst")
+
+
+def variant(backend: str, precision: str) -> str:
+    """Key of a record in `parity.json`."""
+    return f"{backend}/{precision}"
+
+
+def parity_clips(config: LeVJEPAConfig) -> dict[str, Clips]:
+    """Fixed clips `(1, T, H, W, 3)` by name.
+
+    `moving` is a disc over a colour ramp, `moving_cut` the same but for a last frame of noise, `noise` is all
+    noise.
+    """
+    side, frames = config.img_size, config.num_frames
+    noise = np.random.default_rng(SEED).integers(0, 256, (1, frames, side, side, 3), dtype=np.uint8)
+    y, x = np.mgrid[0:side, 0:side] / side
+    moving = np.empty_like(noise)
+    for t in range(frames):
+        phase = t / frames
+        ramp = np.stack((x, y, np.full_like(x, phase)), axis=-1) * 200 + 20
+        inside = (x - 0.2 - 0.6 * phase) ** 2 + (y - 0.5 - 0.2 * np.sin(6 * phase)) ** 2 < 0.02
+        moving[0, t] = np.where(inside[..., None], (240, 60, 30), ramp)
+    cut = moving.copy()
+    cut[:, -1] = noise[:, -1]
+    return {"moving": moving, "moving_cut": cut, "noise": noise}
+
+
+def measure_parity(reference: Encode, candidate: Encode, config: LeVJEPAConfig) -> dict[str, Any]:
+    """Measure `candidate` against `reference`, one clip at a time.
+
+    Returns:
+        JSON-ready record: the worst of every measure over clips, the measures of each clip, and `prefix`.
+    """
+    clips = parity_clips(config)
+    tokens = {name: candidate(clip) for name, clip in clips.items()}
+    by_clip = {name: compare(reference(clips[name]), tokens[name]) for name in ("moving", "noise")}
+    record: dict[str, Any] = {
+        name: (min if name in _AT_LEAST else max)((one[name] for one in by_clip.values()), key=_nan_is_worst(name))
+        for name in ("cls_cosine", "patch_cosine_mean", "patch_cosine_worst", "relative_max_abs", "max_abs")
+    }
+    return {**record, "prefix": compare_prefix(tokens["moving"], tokens["moving_cut"]), "clips": by_clip}
+
+
+def compare(reference: Tokens, candidate: Tokens) -> dict[str, float]:
+    """Measures of one batch against the reference; not finite where either side is not."""
+    cls = cosine(reference.cls, candidate.cls)
+    patch = cosine(reference.patch, candidate.patch)
+    largest = max(_largest(reference.cls), _largest(reference.patch))
+    max_abs = max(_largest(reference.cls - candidate.cls), _largest(reference.patch - candidate.patch))
+    return {
+        "cls_cosine": float(cls.min()),
+        "patch_cosine_mean": float(patch.mean()),
+        "patch_cosine_worst": float(patch.min()),
+        "max_abs": max_abs,
+        "relative_max_abs": max_abs / largest if largest > 0 else float("nan"),
+    }
+
+
+def compare_prefix(whole: Tokens, cut: Tokens) -> dict[str, float]:
+    """What changed between two clips that differ in their last frame only."""
+    change = np.abs(whole.patch - cut.patch)
+    return {
+        "max_abs": float(change[:, :-1].max(initial=0.0)),
+        "last_frame": float(change[:, -1].max()),
+        "cls": _largest(whole.cls - cut.cls),
+    }
+
+
+def cosine(a: NDArray[np.float32], b: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Cosine along the last axis in float64; NaN for a vector of zeros."""
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    norms = np.linalg.norm(wide_a, axis=-1) * np.linalg.norm(wide_b, axis=-1)
+    dots = np.einsum("...i,...i->...", wide_a, wide_b)
+    cosines: NDArray[np.float64] = np.divide(dots, norms, out=np.full_like(dots, np.nan), where=norms > 0)
+    return cosines
+
+
+def over_budget(record: Mapping[str, Any], precision: str) -> list[str]:
+    """Every measure of `record` that misses the budget of `precision`, in words; a NaN always misses."""
+    budget = asdict(BUDGETS[precision])
+    prefix = record["prefix"]
+    limits = [(name, record[name], "least", budget[name]) for name in _AT_LEAST]
+    limits += [
+        ("relative_max_abs", record["relative_max_abs"], "most", budget["relative_max_abs"]),
+        ("change of earlier frames", prefix["max_abs"], "most", budget["prefix_max_abs"]),
+        ("change of the last frame", prefix["last_frame"], "least", budget["response_min"]),
+        ("change of cls", prefix["cls"], "least", budget["response_min"]),
+    ]
+    return [
+        f"{name} is {value:.6g}, allowed is at {bound} {limit:g}"
+        for name, value, bound, limit in limits
+        if not (value >= limit if bound == "least" else value <= limit)
+    ]
+
+
+def _largest(values: NDArray[np.float32]) -> float:
+    return float(np.abs(values).max())
+
+
+def _nan_is_worst(name: str) -> Callable[[float], float]:
+    worst = -np.inf if name in _AT_LEAST else np.inf
+    return lambda value: worst if np.isnan(value) else value
