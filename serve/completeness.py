@@ -1,0 +1,110 @@
+"""Completeness: whether a file is shorter than its own container structure says.
+
+FFmpeg reads a cut file to its last byte and ends without an error, so an early end looks like the end.
+Only sizes that the format itself requires are used; promised durations and frame counts are often wrong in
+whole files.
+"""
+
+import os
+from typing import BinaryIO
+
+_EBML_HEADER = 0x1A45DFA3
+_MATROSKA_SEGMENT = 0x18538067
+_TS_PACKET_BYTES = 188
+_TS_SYNC = 0x47
+
+
+def is_cut_short(path: str, container_format: str) -> bool | None:
+    """True if `path` ends before its outermost structure does, False if not, None if the format promises
+    no size.
+
+    `container_format` is FFmpeg's name of the demuxer. MPEG program streams, Ogg, raw streams and Matroska
+    files written to a pipe promise nothing, and neither does a transport stream of whole packets.
+    """
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        names = container_format.split(",")
+        if "mov" in names:
+            return _last_box_end(file, size) > size
+        if "matroska" in names:
+            end = _segment_end(file)
+            return None if end is None else end > size
+        if "avi" in names:
+            return _riff_end(file) > size + 1  # the last chunk's padding byte is often left out
+        if "mpegts" in names:
+            return True if _has_partial_packet(file, size) else None
+        if "flv" in names:
+            return not _ends_with_tag_size(file, size)
+    return None
+
+
+def _last_box_end(file: BinaryIO, size: int) -> int:
+    """Where the last top-level box says that it ends (ISO/IEC 14496-12, 4.2)."""
+    offset = 0
+    while offset + 8 <= size:
+        file.seek(offset)
+        head = file.read(16)
+        length = int.from_bytes(head[:4], "big")
+        if length == 1:
+            length = int.from_bytes(head[8:16], "big")
+        if length == 0:  # up to the end of the file
+            return size
+        if length < 8:  # not a box; FFmpeg ignores what follows the last one too
+            return offset
+        offset += length
+    return offset
+
+
+def _segment_end(file: BinaryIO) -> int | None:
+    """Where the Matroska segment says that it ends (RFC 8794, 4 to 6); None if it does not say."""
+    if _element_id(file) != _EBML_HEADER:
+        return None
+    length = _element_size(file)
+    if length is None:
+        return None
+    file.seek(length, os.SEEK_CUR)
+    if _element_id(file) != _MATROSKA_SEGMENT:
+        return None
+    length = _element_size(file)
+    return None if length is None else file.tell() + length
+
+
+def _element_id(file: BinaryIO) -> int:
+    return int.from_bytes(file.read(4), "big")
+
+
+def _element_size(file: BinaryIO) -> int | None:
+    first = file.read(1)
+    if not first or first[0] == 0:
+        return None
+    extra = 8 - first[0].bit_length()
+    value = int.from_bytes(bytes([first[0] & ((0x80 >> extra) - 1)]) + file.read(extra), "big")
+    unknown = (1 << 7 * (extra + 1)) - 1
+    return None if value == unknown else value
+
+
+def _riff_end(file: BinaryIO) -> int:
+    head = file.read(8)
+    return int.from_bytes(head[4:8], "little") + 8
+
+
+def _has_partial_packet(file: BinaryIO, size: int) -> bool:
+    """Packets have 188 bytes, in M2TS 4 more in front, with error correction 16 more behind."""
+    head = file.read(2 * 204 + 1)
+    for step, first in ((_TS_PACKET_BYTES, 0), (192, 4), (204, 0)):
+        if len(head) > first + step and head[first] == _TS_SYNC and head[first + step] == _TS_SYNC:
+            return size % step != 0
+    return False
+
+
+def _ends_with_tag_size(file: BinaryIO, size: int) -> bool:
+    """An FLV file ends with the size of its last tag, which repeats what that tag's own header says."""
+    if size < 13 + 15:
+        return False
+    file.seek(size - 4)
+    tag = int.from_bytes(file.read(4), "big")
+    if not 11 <= tag <= size - 4 - 13:
+        return False
+    file.seek(size - 4 - tag)
+    head = file.read(4)
+    return int.from_bytes(head[1:4], "big") + 11 == tag

@@ -1,0 +1,142 @@
+"""Packets: what one demux pass tells about the video stream of a file, before anything is decoded."""
+
+from array import array
+from collections.abc import Collection
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coldframe.errors import VideoError
+from coldframe.serve.container import open_container, pyav, require_pixels, video_streams
+from coldframe.store.schema import Flag
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.video.stream import VideoStream
+
+MAX_FRAMES = 2_000_000  # 10 hours at 55 frames a second; each takes 100 bytes while the index is made
+NO_PTS = -(2**63)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamFacts:
+    """What the header says about the chosen stream. Rates serve only where packets have no times."""
+
+    index: int
+    container_format: str
+    time_base: Fraction
+    codec: str
+    reorders: bool
+    rates: tuple[Fraction, ...]
+    flags: Flag
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Packets:
+    """Packets of one stream in file order, empty ones left out. All arrays are (packets,)."""
+
+    pts: NDArray[np.int64]
+    dts: NDArray[np.int64]
+    duration: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    key: NDArray[np.bool_]
+    hidden: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.pts)
+
+    @property
+    def has_keys(self) -> bool:
+        return bool(self.key.any())
+
+    def first(self, count: int) -> "Packets":
+        return Packets(**{name: column[:count] for name, column in vars(self).items()})
+
+    def shown(self, leading_pts: Collection[int]) -> NDArray[np.int64]:
+        """(n,) numbers of the packets, in file order, whose frames are shown.
+
+        Not shown: what an edit list hides, what comes before the first key frame, and the first key frame's
+        leading pictures unless their pts are in `leading_pts`: their references may not be in the file.
+        """
+        shown = ~self.hidden
+        if self.has_keys:
+            key = int(np.flatnonzero(self.key)[0])
+            shown[:key] = False
+            shown &= (self.pts >= self.pts[key]) | np.isin(self.pts, list(leading_pts))
+        return np.flatnonzero(shown)
+
+
+def read_packets(path: str) -> tuple[StreamFacts, Packets]:
+    """The video stream of `path` and all its packets.
+
+    Raises:
+        VideoError: `no_video`, `no_frames`, `limit`, and what `open_container` raises.
+    """
+    with open_container(path) as container:
+        streams = video_streams(container)
+        found = _demux(container, streams)
+        stream = max(streams, key=lambda candidate: _preference(candidate, found[candidate.index]))
+        packets = found[stream.index]
+        if not len(packets):
+            raise VideoError("no_frames", "The video stream holds no frame.")
+        codec = stream.codec_context
+        require_pixels(codec.width, codec.height)
+        assert stream.time_base is not None
+        rates = (codec.framerate, stream.average_rate, stream.guessed_rate)
+        about = StreamFacts(
+            index=stream.index,
+            container_format=container.format.name,
+            time_base=stream.time_base,
+            codec=codec.codec.canonical_name,
+            reorders=bool(codec.has_b_frames),
+            rates=tuple(rate for rate in rates if rate),
+            flags=Flag(0) if stream.sample_aspect_ratio in (None, 0, 1) else Flag.SAR_NOT_SQUARE,
+        )
+    return about, packets
+
+
+def _preference(stream: "VideoStream", packets: Packets) -> tuple[bool, bool, int, int]:
+    """Moving pictures before stills, then the default track, then the largest picture, then the first."""
+    codec = stream.codec_context
+    default = bool(stream.disposition & pyav().stream.Disposition.default)
+    return len(packets) > 1, default, codec.width * codec.height, -stream.index
+
+
+def _demux(container: "InputContainer", streams: list["VideoStream"]) -> dict[int, Packets]:
+    ffmpeg_error = pyav().FFmpegError
+    rows = {stream.index: array("q") for stream in streams}
+    hides = {stream.index: stream.codec_context.codec.canonical_name == "vp8" for stream in streams}
+    packets = container.demux(*streams)
+    while True:
+        try:
+            packet = next(packets)
+        except (StopIteration, ffmpeg_error):
+            break
+        if packet.size == 0:
+            continue
+        row, pts, dts = rows[packet.stream_index], packet.pts, packet.dts
+        # The frame tag's bit 4 is show_frame (RFC 6386, 9.1); VP8 in WebM stores hidden
+        # reference frames as packets of their own.
+        hidden = packet.is_discard or (hides[packet.stream_index] and not memoryview(packet)[0] & 0x10)
+        row.extend(
+            (
+                NO_PTS if pts is None else pts,
+                NO_PTS if dts is None else dts,
+                packet.duration or 0,
+                packet.size,
+                packet.is_keyframe,
+                hidden,
+            )
+        )
+        if len(row) > 6 * MAX_FRAMES:
+            raise VideoError("limit", f"The video has more than {MAX_FRAMES} frames, which is the limit.")
+    return {index: _as_columns(row) for index, row in rows.items()}
+
+
+def _as_columns(row: "array[int]") -> Packets:
+    table = np.array(row, dtype=np.int64).reshape(-1, 6)
+    pts, dts, duration, size, key, hidden = (np.ascontiguousarray(column) for column in table.T)
+    return Packets(pts=pts, dts=dts, duration=duration, bytes=size, key=key > 0, hidden=hidden > 0)

@@ -1,0 +1,83 @@
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from coldframe.errors import VideoError
+from coldframe.serve.preprocess import resize_crop
+
+
+def picture(height: int, width: int) -> NDArray[np.uint8]:
+    """Gradients, hard edges and noise: what resizing rules differ on."""
+    chance = np.random.default_rng(height * 10000 + width)
+    rows, columns = np.mgrid[:height, :width]
+    frame = (
+        np.stack([rows * 255 // max(1, height - 1), columns * 255 // max(1, width - 1), rows ^ columns], axis=2) % 256
+    )
+    noise = chance.integers(0, 256, frame.shape)
+    return np.where((rows // 7 + columns // 5)[..., None] % 3 == 0, noise, frame).astype(np.uint8)
+
+
+def by_pil(frame: NDArray[np.uint8], width: int, height: int, size: int) -> NDArray[np.uint8]:
+    resized = Image.fromarray(frame).resize((width, height), Image.Resampling.BICUBIC)
+    left, top = (width - size) // 2, (height - size) // 2
+    return np.asarray(resized.crop((left, top, left + size, top + size)))
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "new_height", "new_width"),
+    [
+        (720, 1280, 224, 398),  # 398.2
+        (1280, 720, 398, 224),
+        (96, 192, 224, 448),
+        (144, 176, 224, 274),  # 273.8
+        (479, 499, 224, 233),
+        (32, 33, 224, 231),
+        (64, 65, 224, 228),  # 227.5 rounds half to even
+        (64, 67, 224, 234),  # 234.5 rounds half to even
+        (2, 3, 224, 336),
+        (1, 1, 224, 224),
+        (300, 40, 1680, 224),
+        (224, 400, 224, 400),
+    ],
+)
+def test_resizing_is_pils_bicubic(height: int, width: int, new_height: int, new_width: int) -> None:
+    frame = picture(height, width)
+    ours = resize_crop(frame, 224)
+    reference = by_pil(frame, new_width, new_height, 224)
+    assert ours.shape == (224, 224, 3)
+    assert ours.dtype == np.uint8
+    assert ours.flags.c_contiguous
+    difference = np.abs(ours.astype(int) - reference)
+    assert difference.max() <= 2
+    assert (difference > 1).mean() < 2e-4
+    assert (difference > 0).mean() < 0.01
+
+
+def test_the_picture_stays_upright_and_its_channels_in_order() -> None:
+    frame = np.zeros((200, 300, 3), np.uint8)
+    frame[:100, :, 0], frame[100:, :150, 1], frame[100:, 150:, 2] = 250, 250, 250
+    small = resize_crop(frame, 64)
+    assert small[8, 32].tolist() == [250, 0, 0]
+    assert small[56, 8].tolist() == [0, 250, 0]
+    assert small[56, 56].tolist() == [0, 0, 250]
+
+
+def test_a_picture_of_the_right_size_keeps_its_bytes() -> None:
+    frame = picture(224, 224)
+    assert resize_crop(frame, 224).tobytes() == frame.tobytes()
+    wide = picture(224, 301)
+    assert resize_crop(wide, 224).tobytes() == wide[:, 38:262].tobytes()
+
+
+def test_views_that_are_not_contiguous_give_the_same_picture() -> None:
+    frame = picture(120, 200)
+    assert (resize_crop(np.rot90(frame), 64) == resize_crop(np.rot90(frame).copy(), 64)).all()
+    assert (resize_crop(frame[:, ::-1], 64) == resize_crop(frame[:, ::-1].copy(), 64)).all()
+
+
+def test_a_thread_of_a_picture_is_refused_before_it_takes_memory() -> None:
+    with pytest.raises(VideoError, match=r"2 x 4000 .* 224 x 448000") as caught:
+        resize_crop(np.zeros((4000, 2, 3), np.uint8), 224)
+    assert caught.value.reason == "limit"
+    assert resize_crop(np.zeros((4000, 20, 3), np.uint8), 224).shape == (224, 224, 3)
