@@ -1,0 +1,209 @@
+"""Commands `coldframe plan` and `coldframe extract`."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from coldframe.export import Bundle, open_bundle
+from coldframe.progress import progress_bar
+from coldframe.serve.estimate import Estimate, estimate
+from coldframe.serve.extract import Extraction, extract, make_recipe, plan_videos, token_geometry
+from coldframe.serve.inputs import Inputs, collect_inputs, passed_over
+from coldframe.serve.runtime import BACKENDS, Backend
+from coldframe.store.plan import Plan
+from coldframe.store.recipe import Recipe
+from coldframe.store.schema import TOKEN_TIERS, Status
+
+Command = Callable[..., Any]
+
+
+def recipe_options(command: Command) -> Command:
+    """The arguments that decide what is extracted, shared by `plan` and `extract`."""
+    options = [
+        click.argument("paths", nargs=-1, required=True, metavar="PATH..."),
+        click.option("--encoder", required=True, metavar="DIR", help="Bundle written by `coldframe export`."),
+        click.option(
+            "--tokens",
+            type=click.Choice(TOKEN_TIERS),
+            default="cls",
+            show_default=True,
+            help="Tokens to keep: one per clip; plus one mean a frame; plus the 2 x 2 pooled grid; or all.",
+        ),
+        click.option("--fps", type=float, default=7.5, show_default=True, help="Frames per second inside a clip."),
+        click.option("--frames", type=int, help="Frames a clip.  [default: the encoder's]"),
+        click.option("--hop", type=int, help="Clip frames between two clip starts.  [default: --frames, no overlap]"),
+        click.option(
+            "--sampling",
+            type=click.Choice(["grid", "stride"]),
+            default="grid",
+            show_default=True,
+            help="grid: the frame nearest to each time k/fps. stride: every n-th frame, as the reference notebook.",
+        ),
+        click.option(
+            "--dtype",
+            type=click.Choice(["float16", "float32"]),
+            default="float16",
+            show_default=True,
+            help="Storage type of the tokens.",
+        ),
+        click.option(
+            "--backend",
+            type=click.Choice(BACKENDS),
+            default="onnxruntime",
+            show_default=True,
+            help="Runtime of the encoder.",
+        ),
+        click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text."),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _prepare(paths: tuple[str, ...], encoder: str, options: dict[str, Any]) -> tuple[Bundle, Recipe, Inputs]:
+    bundle = open_bundle(encoder)
+    recipe = make_recipe(
+        bundle,
+        fps=options["fps"],
+        frames=options["frames"],
+        hop_frames=options["hop"],
+        sampling=options["sampling"],
+        tokens=options["tokens"],
+        dtype=options["dtype"],
+    )
+    token_geometry(bundle, recipe.tokens)  # refuses a tier that the encoder's grid cannot give, before any work
+    return bundle, recipe, collect_inputs(paths)
+
+
+@click.command("plan")
+@recipe_options
+def plan_command(paths: tuple[str, ...], encoder: str, backend: Backend, as_json: bool, **options: Any) -> None:
+    """Show what an extraction would do: videos, clips, bytes and hours. Nothing is written.
+
+    PATH is a video, a folder, or a .csv or .parquet manifest with a `path` column and optional `source`, `label` and
+    other columns.
+
+    \b
+    Examples:
+      coldframe plan videos/ --encoder levjepa-large/
+      coldframe plan train.csv --encoder levjepa-large/ --tokens full --json
+    """
+    bundle, recipe, inputs = _prepare(paths, encoder, options)
+    plan = plan_videos(inputs.videos, recipe, progress_bar)
+    found = estimate(plan, bundle, backend=backend)
+    if as_json:
+        answer = {"recipe": recipe.to_dict(), "recipe_id": recipe.recipe_id, "plan_id": plan.plan_id}
+        click.echo(json.dumps({**answer, **found.to_dict(), "ignored_files": inputs.ignored}))
+    else:
+        click.echo(_plan_text(plan, found, inputs, bundle))
+    if found.failed_videos:
+        raise SystemExit(3)
+
+
+def _plan_text(plan: Plan, found: Estimate, inputs: Inputs, bundle: Bundle) -> str:
+    lines = [
+        f"encoder   {bundle.name}{' (untrained)' if bundle.untrained else ''}, recipe {plan.recipe.recipe_id[:12]}",
+        f"videos    {found.videos}, {found.failed_videos} unusable, {found.video_seconds:.1f} s usable",
+        f"clips     {found.clips} of {plan.recipe.frames} frames at {plan.recipe.fps:g} fps",
+    ]
+    for tier, size in found.tier_bytes.items():
+        lines.append(f"tokens    {tier:<10}{_bytes(size)}{'  <- chosen' if tier == plan.recipe.tokens else ''}")
+    if found.hours is not None:
+        lines.append(
+            f"time      about {_duration(found.hours * 3600)} with one worker (measured here: decode "
+            f"{found.decode_seconds_per_clip:.3f} s, encode {found.encode_seconds_per_clip:.3f} s a clip)"
+        )
+    if inputs.ignored:
+        lines.append(f"ignored   {passed_over(inputs.ignored)} (name a file to have it tried)")
+    for video in range(len(plan.videos)):
+        if plan.videos.status[video] != Status.OK:
+            lines.append(f"unusable  {plan.videos.path[video]}: {plan.videos.error[video]}")
+    return "\n".join(lines)
+
+
+@click.command("extract")
+@recipe_options
+@click.option("--store", "store_path", required=True, metavar="S.zarr", help="Store to write, or to finish.")
+@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes.")
+@click.option("--batch-clips", type=click.IntRange(1, 256), default=4, show_default=True, help="Clips a batch.")
+def extract_command(
+    paths: tuple[str, ...],
+    encoder: str,
+    backend: Backend,
+    as_json: bool,
+    store_path: str,
+    workers: int,
+    batch_clips: int,
+    **options: Any,
+) -> None:
+    """Extract tokens of videos into a Zarr store. Run the same command again to resume after any interruption.
+
+    PATH is a video, a folder, or a .csv or .parquet manifest with a `path` column and optional `source`, `label` and
+    other columns, which are carried into the store. Every planned clip gets a row: ok, or failed with a reason.
+
+    Exit codes: 0 done, 1 failed, 2 usage, 3 finished but some inputs failed (`coldframe info S --failures`).
+
+    \b
+    Examples:
+      coldframe extract videos/ --encoder levjepa-large/ --store videos.zarr
+      coldframe extract train.csv --encoder levjepa-large/ --store train.zarr --tokens cls+mean --workers 2
+    """
+    bundle, recipe, inputs = _prepare(paths, encoder, options)
+    done = extract(
+        inputs.videos,
+        bundle,
+        store_path,
+        recipe,
+        progress=progress_bar,
+        backend=backend,
+        workers=workers,
+        batch_clips=batch_clips,
+    )
+    click.echo(_extract_json(done, inputs) if as_json else _extract_text(done, bundle))
+    raise SystemExit(done.exit_code)
+
+
+def _extract_json(done: Extraction, inputs: Inputs) -> str:
+    return json.dumps(
+        {
+            "store": done.store,
+            "rows": done.rows,
+            "ok": done.ok,
+            "failed": done.failed,
+            "resumed_rows": done.resumed_rows,
+            "seconds": round(done.seconds, 3),
+            "ignored_files": inputs.ignored,
+        }
+    )
+
+
+def _extract_text(done: Extraction, bundle: Bundle) -> str:
+    new = done.rows - done.resumed_rows
+    lines = [
+        f"{done.store}: {done.rows} rows, {done.ok} ok, {done.failed} failed "
+        f"({new} extracted now in {_duration(done.seconds)})"
+    ]
+    if bundle.untrained:
+        lines.append(f"{bundle.name} is untrained: these features test the machinery and mean nothing.")
+    if bundle.non_commercial:
+        lines.append(f"The encoder's licence ({bundle.licence}) forbids commercial use, of these features too.")
+    if done.failed:
+        lines.append(f"See what failed and why: coldframe info {done.store} --failures")
+    return "\n".join(lines)
+
+
+def _bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,177 @@
+"""Planner: input videos under one recipe become the table of videos and clips that fixes every row."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coldframe.errors import UsageError, VideoError
+from coldframe.serve.container import file_sha256
+from coldframe.serve.inputs import InputVideo
+from coldframe.serve.pts_index import PtsIndex, build_index
+from coldframe.serve.sampling import SampledClips, sample_clips
+from coldframe.store.plan import Clips, Column, Plan, Videos
+from coldframe.store.recipe import Recipe
+from coldframe.store.schema import Reason, Status
+from coldframe.store.text import path_to_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Surveyed:
+    """One input after hashing and indexing; `index` and `clips` are None where `error` tells why."""
+
+    video: InputVideo
+    sha256: str
+    bytes: int
+    index: PtsIndex | None
+    clips: SampledClips | None
+    error: VideoError | None
+
+
+def make_plan(
+    videos: Sequence[InputVideo],
+    recipe: Recipe,
+    *,
+    threads: int = 1,
+    on_video: Callable[[], object] | None = None,
+) -> Plan:
+    """Hash and index every video, sample its clips and lay out the rows: videos as given, clips in time order.
+
+    Files with equal content are extracted once, under the first of their paths; the others are listed as duplicates.
+    A video that cannot be used keeps one row that says why.
+
+    Args:
+        videos: inputs in row order (`collect_inputs` sorts them).
+        recipe: decides frames, rate and hop.
+        threads: files surveyed at once; does not change the plan.
+        on_video: called after each file, for a progress bar.
+
+    Raises:
+        UsageError: files with equal content carry different labels or other columns.
+    """
+
+    def survey(video: InputVideo) -> _Surveyed:
+        result = _survey(video, recipe)
+        if on_video:
+            on_video()
+        return result
+
+    with ThreadPoolExecutor(threads) as pool:
+        surveyed = list(pool.map(survey, videos))
+    kept, duplicates = _merge_duplicates(surveyed)
+    return Plan(recipe=recipe, videos=_video_table(kept, duplicates), clips=_clip_table(kept, recipe.frames))
+
+
+def _survey(video: InputVideo, recipe: Recipe) -> _Surveyed:
+    sha256, size = "", 0
+    try:
+        sha256, size = file_sha256(video.path)
+        index = build_index(video.path)
+        clips = sample_clips(index.pts, index.time_base, index.frame_duration, recipe)
+    except VideoError as error:
+        return _Surveyed(video=video, sha256=sha256, bytes=size, index=None, clips=None, error=error)
+    return _Surveyed(video=video, sha256=sha256, bytes=size, index=index, clips=clips, error=None)
+
+
+def _merge_duplicates(surveyed: Sequence[_Surveyed]) -> tuple[list[_Surveyed], list[list[str]]]:
+    kept: list[_Surveyed] = []
+    duplicates: list[list[str]] = []
+    place: dict[str, int] = {}
+    for item in surveyed:
+        at = place.get(item.sha256) if item.error is None else None
+        if at is None:
+            if item.error is None:
+                place[item.sha256] = len(kept)
+            kept.append(item)
+            duplicates.append([])
+            continue
+        first = kept[at].video
+        if (first.source, first.columns) != (item.video.source, item.video.columns):
+            raise UsageError(
+                f"{path_to_text(first.path)} and {path_to_text(item.video.path)} have the same content but different "
+                f"columns (source {first.source!r}, {dict(first.columns)} and source {item.video.source!r}, "
+                f"{dict(item.video.columns)}). Keep one of them, or give both the same columns."
+            )
+        duplicates[at].append(path_to_text(item.video.path))
+    return kept, duplicates
+
+
+def _video_table(kept: Sequence[_Surveyed], duplicates: Sequence[Sequence[str]]) -> Videos:
+    def column(dtype: type[np.generic], of_index: Callable[[PtsIndex], Any], otherwise: Any) -> NDArray[Any]:
+        return np.array([otherwise if item.index is None else of_index(item.index) for item in kept], dtype)
+
+    return Videos(
+        path=[path_to_text(item.video.path) for item in kept],
+        sha256=[item.sha256 for item in kept],
+        # without content there is nothing to share a source with, except the path itself
+        source=[item.video.source or item.sha256 or path_to_text(item.video.path) for item in kept],
+        duplicates=[json.dumps(list(paths)) for paths in duplicates],
+        bytes=np.array([item.bytes for item in kept], np.int64),
+        codec=["" if item.index is None else item.index.codec for item in kept],
+        width=column(np.int32, lambda index: index.width, 0),
+        height=column(np.int32, lambda index: index.height, 0),
+        rotation=column(np.int32, lambda index: index.rotation, 0),
+        fps=column(np.float64, lambda index: index.fps, np.nan),
+        frames=column(np.int32, lambda index: len(index.pts), 0),
+        status=np.array([Status.FAILED if item.error else Status.OK for item in kept], np.uint8),
+        reason=np.array([_reason(item) for item in kept], np.uint8),
+        error=[str(item.error) if item.error else "" for item in kept],
+        flags=column(np.uint32, lambda index: int(index.flags), 0),
+        columns=_manifest_columns([item.video.columns for item in kept]),
+    )
+
+
+def _reason(item: _Surveyed) -> Reason:
+    return Reason[item.error.reason.upper()] if item.error else Reason.NONE
+
+
+def _manifest_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
+    """Columns of equal type stay numbers; anything mixed or missing becomes text, a missing value ''."""
+    names = sorted({name for row in rows for name in row})
+    return {name: _one_column([row.get(name) for row in rows]) for name in names}
+
+
+def _one_column(values: list[Any]) -> Column:
+    kinds = {type(value) for value in values}
+    if kinds == {bool}:
+        return np.array(values, np.bool_)
+    if kinds == {int}:
+        return np.array(values, np.int64)
+    if kinds == {float}:
+        return np.array(values, np.float64)
+    return ["" if value is None else str(value) for value in values]
+
+
+def _clip_table(kept: Sequence[_Surveyed], frames: int) -> Clips:
+    parts = [item.clips if item.clips is not None else _failed_clip(frames) for item in kept]
+    counts = [len(part.n_real) for part in parts]
+
+    def joined(name: str, dtype: type[np.generic]) -> NDArray[Any]:
+        return np.concatenate([getattr(part, name) for part in parts]).astype(dtype, copy=False)
+
+    video_flags = np.array([0 if item.index is None else int(item.index.flags) for item in kept], np.uint32)
+    return Clips(
+        video=np.repeat(np.arange(len(kept), dtype=np.int32), counts),
+        start_s=joined("start_s", np.float64),
+        end_s=joined("end_s", np.float64),
+        frame_index=joined("frame_index", np.int32),
+        frame_pts_s=joined("frame_pts_s", np.float64),
+        n_real=joined("n_real", np.int16),
+        flags=np.bitwise_or(joined("flags", np.uint32), np.repeat(video_flags, counts), dtype=np.uint32),
+        reason=np.repeat(np.array([_reason(item) for item in kept], np.uint8), counts),
+    )
+
+
+def _failed_clip(frames: int) -> SampledClips:
+    return SampledClips(
+        start_s=np.full(1, np.nan),
+        end_s=np.full(1, np.nan),
+        frame_index=np.full((1, frames), -1, np.int32),
+        frame_pts_s=np.full((1, frames), np.nan),
+        n_real=np.zeros(1, np.int16),
+        flags=np.zeros(1, np.uint32),
+    )

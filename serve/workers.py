@@ -1,0 +1,92 @@
+"""Workers: pending units run in this process or in a pool of spawned ones. Which worker runs what changes no row."""
+
+import multiprocessing
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.queues import Queue
+
+from coldframe.errors import ColdframeError
+from coldframe.serve.unit import RunnerSettings, UnitRunner
+
+_runner: UnitRunner  # of a pool process, set by its initialiser
+
+
+def run_units(
+    units: Sequence[int], settings: RunnerSettings, *, workers: int, on_clips: Callable[[int], object]
+) -> None:
+    """Run every unit of `units`.
+
+    Args:
+        units: unit numbers still to be done.
+        settings: how each worker runs; `threads` is per worker.
+        workers: processes; 1 runs in this process.
+        on_clips: called with the number of rows just finished.
+
+    Raises:
+        ColdframeError: a worker process died. Committed units are safe; a second run does the rest.
+    """
+    if not units:
+        return
+    if workers == 1:
+        runner = UnitRunner(settings, on_clips)
+        for unit in units:
+            runner.run(unit)
+    else:
+        _run_in_pool(units, settings, min(workers, len(units)), on_clips)
+
+
+def _run_in_pool(
+    units: Sequence[int], settings: RunnerSettings, workers: int, on_clips: Callable[[int], object]
+) -> None:
+    # spawn, because a forked child inherits locks that threads of the parent hold (FFmpeg, OpenMP, FAISS)
+    context = multiprocessing.get_context("spawn")
+    progress: Queue[int] = context.Queue()
+    with ProcessPoolExecutor(
+        workers, mp_context=context, initializer=_start_worker, initargs=(settings, progress, os.getpid())
+    ) as pool:
+        waiting: set[Future[None]] = {pool.submit(_run_unit, unit) for unit in units}
+        try:
+            while waiting:
+                done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+                _drain(progress, on_clips)
+                for future in done:
+                    future.result()
+        except BrokenProcessPool as error:
+            raise ColdframeError(
+                "A worker process died, most often for want of memory. Finished units are safe: run the same command "
+                "again, with fewer --workers or a smaller --batch-clips."
+            ) from error
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+        _drain(progress, on_clips)
+
+
+def _drain(progress: "Queue[int]", on_clips: Callable[[int], object]) -> None:
+    while True:
+        try:
+            on_clips(progress.get_nowait())
+        except queue.Empty:
+            return
+
+
+def _start_worker(settings: RunnerSettings, progress: "Queue[int]", parent: int) -> None:
+    global _runner
+    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    _runner = UnitRunner(settings, progress.put)
+
+
+def _leave_with(parent: int) -> None:
+    """A pool process whose parent was killed would wait for work for ever: end it."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def _run_unit(unit: int) -> None:
+    _runner.run(unit)

@@ -1,0 +1,258 @@
+"""Extraction end to end: right rows, explicit failures, one result whatever the workers, kills or batches."""
+
+import json
+import multiprocessing
+import os
+import random
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from coldframe.errors import ColdframeError, RecipeMismatch, UsageError
+from coldframe.export import Bundle, load_reference
+from coldframe.progress import progress_bar
+from coldframe.serve import extract as extract_module
+from coldframe.serve.clips import VideoCache, VideoClips, read_clips
+from coldframe.serve.extract import Extraction, extract, make_recipe
+from coldframe.serve.inputs import collect_inputs
+from coldframe.store import Status, committed_units, open_store, summarise, verify_store
+
+Barcodes = Callable[[int, int], Path]
+
+
+def run(inputs: Path, bundle: Bundle, store: Path, **options: Any) -> Extraction:
+    recipe_options = {"tokens": "full", "dtype": "float32"} | {
+        name: options.pop(name) for name in ("tokens", "dtype", "fps", "hop_frames", "sampling") if name in options
+    }
+    videos = collect_inputs([str(inputs)]).videos
+    recipe = make_recipe(bundle, **recipe_options)
+    return extract(videos, bundle, str(store), recipe, progress=progress_bar, **options)
+
+
+def corpus(folder: Path, barcodes: Barcodes, videos: int = 10) -> Path:
+    """Videos of 70 frames; #4 is random bytes and #7 is empty."""
+    folder.mkdir()
+    for number in range(videos):
+        shutil.copy(barcodes(70, 70 * number), folder / f"{number:02d}.mp4")
+    (folder / "04.mp4").write_bytes(np.random.default_rng(0).bytes(5000))
+    (folder / "07.mp4").write_bytes(b"")
+    return folder
+
+
+def contents(store: Path) -> dict[str, bytes]:
+    """Every byte of the store but the units' records, which hold timings."""
+    return {
+        str(file.relative_to(store)): file.read_bytes()
+        for file in sorted(store.rglob("*"))
+        if file.is_file() and file.relative_to(store).parts[0] != "units"
+    }
+
+
+def test_rows_are_what_the_reference_model_gives_for_the_planned_frames(
+    tmp_path: Path, bundle: Bundle, barcodes: Barcodes
+) -> None:
+    run(barcodes(150, 0), bundle, tmp_path / "s.zarr")
+    store, model = open_store(tmp_path / "s.zarr"), load_reference(bundle.path)
+    path, sha256 = store.video_column("path")[0], store.video_column("sha256")[0]
+    rows, frames = np.arange(store.rows), store.column("frame_index")
+    video = VideoClips(path=path, sha256=sha256, rows=rows, frame_index=frames)
+    for row, clip in read_clips(video, VideoCache(), image_size=32, threads=1):
+        assert isinstance(clip, np.ndarray)
+        pixels = torch.from_numpy(clip).permute(3, 0, 1, 2)[None].float() / 255
+        mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+        out = model(pixel_values=(pixels - mean.view(1, 3, 1, 1, 1)) / std.view(1, 3, 1, 1, 1))
+        np.testing.assert_allclose(store.cls([row])[0], out.pooler_output[0], atol=1e-4)
+        patch = out.last_hidden_state[0, 1:].reshape(16, 2, 2, 48)
+        np.testing.assert_allclose(store.patch([row])[0], patch, atol=1e-4)
+
+
+def test_bad_files_are_failed_rows_and_never_a_copy(tmp_path: Path, bundle: Bundle, barcodes: Barcodes) -> None:
+    folder = corpus(tmp_path / "c", barcodes)
+    done = run(folder, bundle, tmp_path / "s.zarr")
+    assert (done.rows, done.ok, done.failed, done.exit_code) == (18, 16, 2, 3)
+    store = open_store(tmp_path / "s.zarr")
+    status, video = store.column("status"), store.column("video")
+    assert video[status == Status.FAILED].tolist() == [4, 7]
+    raw = store.cls(np.arange(store.rows), allow_failed=True)
+    assert np.isnan(raw[status == Status.FAILED]).all()
+    vectors = store.cls()
+    assert len(np.unique(vectors, axis=0)) == len(vectors) == 16
+    ledger = [json.loads(line) for line in (tmp_path / "s.zarr/units/failures.jsonl").read_text().splitlines()]
+    assert [(entry["path"], entry["reason"]) for entry in ledger] == [
+        (str(folder / "04.mp4"), "unreadable"),
+        (str(folder / "07.mp4"), "empty_file"),
+    ]
+    assert all(entry["error"] for entry in ledger)
+
+
+def test_two_runs_are_byte_identical_with_any_number_of_workers(
+    tmp_path: Path, bundle: Bundle, barcodes: Barcodes
+) -> None:
+    folder = corpus(tmp_path / "c", barcodes, videos=24)
+    for name, workers in (("one", 1), ("again", 1), ("two", 2)):
+        run(folder, bundle, tmp_path / name, workers=workers)
+        assert not verify_store(tmp_path / name).problems
+    assert contents(tmp_path / "one") == contents(tmp_path / "again") == contents(tmp_path / "two")
+    assert len(committed_units(open_store(tmp_path / "two"))) > 1  # or two workers would not have met
+
+
+@pytest.mark.parametrize("batch_clips", [1, 7])
+def test_batch_mates_do_not_change_a_row(tmp_path: Path, bundle: Bundle, barcodes: Barcodes, batch_clips: int) -> None:
+    folder = corpus(tmp_path / "c", barcodes)
+    run(folder, bundle, tmp_path / "four")
+    run(folder, bundle, tmp_path / "other", batch_clips=batch_clips)
+    four, other = open_store(tmp_path / "four"), open_store(tmp_path / "other")
+    np.testing.assert_allclose(four.cls(), other.cls(), atol=1e-5, rtol=0)
+    np.testing.assert_allclose(four.patch(), other.patch(), atol=1e-5, rtol=0)
+
+
+def test_both_backends_agree(tmp_path: Path, bundle: Bundle, barcodes: Barcodes) -> None:
+    for backend in ("onnxruntime", "torch"):
+        run(barcodes(70, 0), bundle, tmp_path / backend, backend=backend)
+    stores = [open_store(tmp_path / name) for name in ("onnxruntime", "torch")]
+    np.testing.assert_allclose(stores[0].patch(), stores[1].patch(), atol=1e-4)
+    assert stores[0].recipe_id == stores[1].recipe_id
+
+
+def _extract_in_child(inputs: Path, bundle: Path, store: Path) -> None:
+    from coldframe.export import open_bundle
+
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    run(inputs, open_bundle(bundle), store)
+
+
+def test_twenty_kills_and_resumes_give_the_uninterrupted_store(
+    tmp_path: Path, bundle: Bundle, barcodes: Barcodes
+) -> None:
+    folder = corpus(tmp_path / "c", barcodes, videos=24)
+    run(folder, bundle, tmp_path / "whole")
+    wanted = contents(tmp_path / "whole")
+    # forkserver: a child starts in milliseconds, so that kills fall into the work and not into imports
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["coldframe.serve.extract", "coldframe.export.onnx_runtime", "torch", "zarr"])
+
+    def start(store: Path) -> multiprocessing.process.BaseProcess:
+        child = context.Process(target=_extract_in_child, args=(folder, bundle.path, store))
+        child.start()
+        return child
+
+    start(tmp_path / "first").join()  # starts the server and its imports
+    clock = time.perf_counter()
+    start(tmp_path / "timed").join()
+    whole_seconds = time.perf_counter() - clock
+    chance, kills, store, attempt = random.Random(0), 0, tmp_path / "killed0", 0
+    while kills < 20:
+        child = start(store)
+        child.join(chance.uniform(0.1, 0.9) * whole_seconds)
+        child.kill()
+        child.join()
+        kills += child.exitcode != 0
+        if store.exists():
+            problems = verify_store(store).problems
+            assert {problem.kind for problem in problems} <= {"absent", "uncommitted", "unexpected"}, problems
+            if open_store(store).column("status").min() != Status.ABSENT:
+                attempt += 1
+                store = tmp_path / f"killed{attempt}"
+    for number in range(attempt + 1):
+        store = tmp_path / f"killed{number}"
+        run(folder, bundle, store)
+        assert contents(store) == wanted
+        assert not verify_store(store).problems
+    assert not [path for path in tmp_path.iterdir() if ".partial" in path.name]
+
+
+def test_finished_store_is_not_touched_again(tmp_path: Path, bundle: Bundle, barcodes: Barcodes) -> None:
+    run(barcodes(70, 0), bundle, tmp_path / "s.zarr")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "s.zarr").rglob("c/*")}
+    again = run(barcodes(70, 0), bundle, tmp_path / "s.zarr")
+    assert again.resumed_rows == again.rows == 2
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "s.zarr").rglob("c/*")} == before
+
+
+def test_damaged_unit_is_extracted_again(tmp_path: Path, bundle: Bundle, barcodes: Barcodes) -> None:
+    folder = corpus(tmp_path / "c", barcodes)
+    run(folder, bundle, tmp_path / "s.zarr")
+    wanted = contents(tmp_path / "s.zarr")
+    shard = next(path for path in (tmp_path / "s.zarr" / "patch").rglob("*") if path.is_file() and "c" in path.parts)
+    for damage in (b"", shard.read_bytes()[: shard.stat().st_size // 2]):
+        shard.write_bytes(damage)
+        assert verify_store(tmp_path / "s.zarr").problems
+        run(folder, bundle, tmp_path / "s.zarr")
+        assert contents(tmp_path / "s.zarr") == wanted
+
+
+def test_another_recipe_is_refused_with_the_difference(tmp_path: Path, bundle: Bundle, barcodes: Barcodes) -> None:
+    run(barcodes(70, 0), bundle, tmp_path / "s.zarr")
+    with pytest.raises(RecipeMismatch, match=r"fps: 8\.0 here, 7\.5 in the store .*s\.zarr"):
+        run(barcodes(70, 0), bundle, tmp_path / "s.zarr", fps=8.0)
+    with pytest.raises(RecipeMismatch, match=r"tokens: 'cls' here, 'full' in the store"):
+        run(barcodes(70, 0), bundle, tmp_path / "s.zarr", tokens="cls")
+
+
+def test_other_videos_are_refused_by_name(tmp_path: Path, bundle: Bundle, barcodes: Barcodes) -> None:
+    folder = corpus(tmp_path / "c", barcodes)
+    run(folder, bundle, tmp_path / "s.zarr")
+    shutil.copy(barcodes(20, 7), folder / "new.mp4")
+    (folder / "09.mp4").unlink()
+    with pytest.raises(UsageError, match=r"new\.mp4 is new, .*09\.mp4 is missing"):
+        run(folder, bundle, tmp_path / "s.zarr")
+
+
+def test_video_that_changes_after_planning_fails_and_says_so(
+    tmp_path: Path, bundle: Bundle, barcodes: Barcodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = corpus(tmp_path / "c", barcodes)
+    make = extract_module.plan_videos
+
+    def plan_then_change(*arguments: Any) -> Any:
+        plan = make(*arguments)
+        shutil.copy(barcodes(70, 2000), folder / "02.mp4")
+        return plan
+
+    monkeypatch.setattr(extract_module, "plan_videos", plan_then_change)
+    done = run(folder, bundle, tmp_path / "s.zarr")
+    assert done.failed == 4
+    assert summarise(open_store(tmp_path / "s.zarr"))["reasons"] == {"changed": 2, "empty_file": 1, "unreadable": 1}
+
+
+def test_disk_that_is_too_small_is_refused_before_any_work(
+    tmp_path: Path, bundle: Bundle, barcodes: Barcodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=10)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(ColdframeError, match=r"needs 0\.0 GB, .* has 0\.0 GB free"):
+        run(barcodes(70, 0), bundle, tmp_path / "s.zarr")
+    assert not (tmp_path / "s.zarr").exists()
+
+
+def test_failing_decoder_thread_ends_the_run_and_keeps_finished_units(
+    tmp_path: Path, bundle: Bundle, barcodes: Barcodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from coldframe.serve import unit as unit_module
+
+    folder = corpus(tmp_path / "c", barcodes, videos=24)
+
+    def failing(video: VideoClips, *arguments: Any, **options: Any) -> Any:
+        if video.path.endswith("15.mp4"):
+            raise RuntimeError("a defect, not a bad video")
+        yield from read_clips(video, *arguments, **options)
+
+    monkeypatch.setattr(unit_module, "read_clips", failing)
+    with pytest.raises(RuntimeError, match=r"a defect"):
+        run(folder, bundle, tmp_path / "s.zarr")
+    store = open_store(tmp_path / "s.zarr")
+    assert 0 < len(committed_units(store)) < store.unit_count
+
+
+def test_frames_must_be_what_the_graph_takes(bundle: Bundle) -> None:
+    with pytest.raises(UsageError, match=r"frames is 8, but .* was exported for clips of 16 frames"):
+        make_recipe(bundle, frames=8)
+    assert make_recipe(bundle).hop_frames == 16
+    assert replace(make_recipe(bundle), hop_frames=3).recipe_id != make_recipe(bundle).recipe_id

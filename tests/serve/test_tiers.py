@@ -1,0 +1,49 @@
+"""Each tier keeps the means that its name says."""
+
+import numpy as np
+import pytest
+
+from coldframe.errors import UsageError
+from coldframe.export import Tokens
+from coldframe.serve.tiers import keep_tier
+
+
+def tokens(rows: int = 4, cols: int = 6) -> Tokens:
+    rng = np.random.default_rng(0)
+    patch = rng.normal(size=(2, 3, rows, cols, 5)).astype(np.float32)
+    return Tokens(cls=rng.normal(size=(2, 5)).astype(np.float32), patch=patch)
+
+
+def test_cls_keeps_no_patches() -> None:
+    cls, patch = keep_tier(tokens(), "cls")
+    np.testing.assert_array_equal(cls, tokens().cls)
+    assert patch is None
+
+
+def test_full_keeps_every_token() -> None:
+    np.testing.assert_array_equal(keep_tier(tokens(), "full")[1], tokens().patch)
+
+
+def test_mean_is_the_mean_of_each_frame() -> None:
+    kept = keep_tier(tokens(), "cls+mean")[1]
+    assert kept is not None
+    assert kept.shape == (2, 3, 1, 1, 5)
+    for clip in range(2):
+        for time in range(3):
+            by_hand = sum(tokens().patch[clip, time, y, x].astype(np.float64) for y in range(4) for x in range(6)) / 24
+            np.testing.assert_allclose(kept[clip, time, 0, 0], by_hand, rtol=1e-5, atol=1e-6)
+
+
+def test_grid7_is_the_mean_of_each_two_by_two_block() -> None:
+    kept, whole = keep_tier(tokens(), "cls+grid7")[1], tokens().patch
+    assert kept is not None
+    assert kept.shape == (2, 3, 2, 3, 5)
+    for y in range(2):
+        for x in range(3):
+            block = whole[:, :, 2 * y : 2 * y + 2, 2 * x : 2 * x + 2].astype(np.float64).mean(axis=(2, 3))
+            np.testing.assert_allclose(kept[:, :, y, x], block, rtol=1e-5, atol=1e-6)
+
+
+def test_odd_grid_cannot_be_pooled() -> None:
+    with pytest.raises(UsageError, match="grid is 3 x 6; cls\\+grid7 needs even sides"):
+        keep_tier(tokens(rows=3), "cls+grid7")
