@@ -1,0 +1,69 @@
+"""Columns of a store's videos as text: what labels and groups are made of."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from coldframe.errors import UsageError
+from coldframe.probes.features import TokenStore
+
+_MAX_DISTINCT_NUMBERS = 0.5  # of the labelled videos; above it a column of numbers measures or identifies
+
+
+def video_text(store: TokenStore, name: str) -> list[str]:
+    """One text a video, empty where the column has no value (blank text, NaN).
+
+    Whole numbers lose their decimals, since a column with gaps is often stored as float.
+
+    Raises:
+        UsageError: the store has no such column; the message lists those that it has.
+    """
+    if name not in store.video_columns:
+        known = ", ".join(sorted(store.video_columns))
+        raise UsageError(f"the store has no column {name!r} for its videos. Columns: {known}.")
+    return [_text(value) for value in store.video_column(name)]
+
+
+def require_classes(name: str, values: Sequence[str]) -> None:
+    """Refuse a label column that cannot be one.
+
+    Args:
+        name: of the column.
+        values: non-empty texts of the labelled videos that have rows to use.
+
+    Raises:
+        UsageError: no value, one value, or numbers of which more than half are distinct.
+    """
+    distinct = set(values)
+    if not distinct:
+        raise UsageError(f"label column {name!r} is empty for every video with ok rows; label some videos.")
+    if len(distinct) == 1:
+        raise UsageError(
+            f"label column {name!r} has the one value {values[0]!r} in all {len(values)} labelled videos; "
+            "a probe needs 2 or more classes."
+        )
+    if len(distinct) > _MAX_DISTINCT_NUMBERS * len(values) and all(map(_is_number, distinct)):
+        raise UsageError(
+            f"label column {name!r} holds {len(distinct)} distinct numbers in {len(values)} videos: it looks "
+            "like a measurement or an identifier, not like classes. Bin it, or name another column."
+        )
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value if value.strip() else ""
+    if isinstance(value, bool | np.bool_):
+        return str(bool(value)).lower()
+    number = float(value)
+    if np.isnan(number):
+        return ""
+    return str(int(value)) if number.is_integer() else repr(number)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,95 @@
+"""Features: rows of a token store as one matrix that a linear head can read."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coldframe.errors import StoreError, UsageError
+from coldframe.store.recipe import Recipe
+from coldframe.store.schema import TokenGeometry
+from coldframe.store.text import path_to_text
+
+FeatureKind = Literal["cls", "mean"]
+FEATURE_KINDS: tuple[FeatureKind, ...] = get_args(FeatureKind)
+
+_BATCH_BYTES = 128 << 20
+
+
+class TokenStore(Protocol):
+    """What probes read of `coldframe.store.open_store(path)`."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def recipe(self) -> Recipe: ...
+    @property
+    def recipe_id(self) -> str: ...
+    @property
+    def encoder(self) -> Mapping[str, Any]: ...
+    @property
+    def geometry(self) -> TokenGeometry: ...
+    @property
+    def video_columns(self) -> Sequence[str]: ...
+    def video_column(self, name: str) -> Any: ...
+    def column(self, name: str) -> NDArray[Any]: ...
+    def ok_rows(self) -> NDArray[np.int64]: ...
+    def cls(self, rows: NDArray[np.int64]) -> NDArray[np.float32]: ...
+    def patch(self, rows: NDArray[np.int64]) -> NDArray[np.float32]: ...
+
+
+def read_features(
+    store: TokenStore,
+    rows: NDArray[np.int64],
+    kind: FeatureKind,
+    on_rows: Callable[[int], object] = lambda count: None,
+) -> NDArray[np.float32]:
+    """(n, dim) float32 features of ok rows, in the order of `rows`, read a bounded number of bytes at a time.
+
+    Args:
+        store: where the tokens are.
+        rows: (n,) rows with status ok, n >= 1.
+        kind: `cls` is the stored [CLS] token. `mean` is the mean of the patch tokens of real frames; frames
+            that only repeat the last real one (`n_real`) do not enter. A token that spans several frames
+            enters if its first frame is real.
+        on_rows: called with the number of rows after each read.
+
+    Raises:
+        UsageError: `mean` of a store whose tier has no patch tokens.
+        StoreError: a row that is marked ok holds inf or nan, or no real frame.
+    """
+    if kind == "mean" and store.recipe.tokens == "cls":
+        raise UsageError("features 'mean' need patch tokens; this store keeps 'cls' only. Use features 'cls'.")
+    row_bytes = 4 * store.geometry.dim if kind == "cls" else store.geometry.row_bytes("float32")
+    batch = max(1, _BATCH_BYTES // row_bytes)
+    blocks = []
+    for start in range(0, len(rows), batch):
+        part = rows[start : start + batch]
+        block = store.cls(part) if kind == "cls" else _patch_mean(store, part)
+        bad = ~np.isfinite(block).all(axis=1)
+        if bad.any():
+            raise StoreError(
+                f"row {part[bad][0]} is marked ok but its {kind} features hold inf or nan. "
+                f"Run: coldframe verify {path_to_text(store.path)}"
+            )
+        blocks.append(block)
+        on_rows(len(part))
+    return np.concatenate(blocks)
+
+
+def _patch_mean(store: TokenStore, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """(n, dim) mean over real tokens, accumulated in float64."""
+    patch = store.patch(rows)  # (n, time, row, col, dim)
+    time = patch.shape[1]
+    n_real = store.column("n_real")[rows]
+    if n_real.min() < 1:
+        raise StoreError(f"row {rows[n_real < 1][0]} is marked ok but has no real frame.")
+    frames_a_token = store.recipe.frames / time
+    real_tokens = [math.ceil(n / frames_a_token) for n in n_real.tolist()]
+    means = [
+        tokens[:real].mean(axis=(0, 1, 2), dtype=np.float64) for tokens, real in zip(patch, real_tokens, strict=True)
+    ]
+    return np.stack(means).astype(np.float32)

@@ -1,0 +1,120 @@
+"""Selection: the rows that a probe may use, with classes and leak components, and why others are left out."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coldframe.errors import UsageError
+from coldframe.probes.category import Category
+from coldframe.probes.columns import require_classes, video_text
+from coldframe.probes.features import TokenStore
+from coldframe.probes.groups import leak_components
+from coldframe.probes.split import MIN_COMPONENTS, components_per_class
+from coldframe.store.schema import Status
+from coldframe.store.text import path_to_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassCount:
+    """How much there is of one class; sources are leak components."""
+
+    name: str
+    rows: int
+    sources: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Selection:
+    """Labelled ok rows of classes with enough sources.
+
+    Attributes:
+        rows: (n,) int64 rows of the store, ascending.
+        labels, components: class and leak component of each of them.
+        ok, failed, absent: rows of the store by status.
+        unlabelled: ok rows whose video has no label.
+        padded: selected rows with fewer real frames than the encoder takes.
+        classes, excluded: counts of the classes in use and of those with fewer than 3 sources.
+        file_is_source: whether the source column says no more than the files' digests.
+    """
+
+    rows: NDArray[np.int64]
+    labels: Category
+    components: Category
+    ok: int
+    failed: int
+    absent: int
+    unlabelled: int
+    padded: int
+    classes: tuple[ClassCount, ...]
+    excluded: tuple[ClassCount, ...]
+    file_is_source: bool
+
+
+def select_rows(store: TokenStore, label: str, groups: tuple[str, ...]) -> Selection:
+    """Rows of `store` with a value in the video column `label`, grouped by the video columns `groups`.
+
+    Components are made over all videos, since an unlabelled one can link two labelled ones.
+
+    Raises:
+        UsageError: unknown or unusable column, a used video without a group, or fewer than 2 classes left.
+    """
+    label_of_video = video_text(store, label)
+    group_columns = {name: video_text(store, name) for name in groups}
+    sha256 = video_text(store, "sha256")
+    ok = store.ok_rows()
+    if not len(ok):
+        raise UsageError(f"the store {path_to_text(store.path)} has no ok rows; nothing can be probed.")
+    video = store.column("video").astype(np.int64)
+    labelled = np.array([bool(text) for text in label_of_video])
+    rows = ok[labelled[video[ok]]]
+    used_videos = np.unique(video[rows])
+    require_classes(label, [label_of_video[v] for v in used_videos])
+    _require_groups(store, group_columns, used_videos)
+
+    labels = Category.from_text(label_of_video).take(video[rows])
+    components = leak_components(group_columns, sha256).take(video[rows])
+    counts = _class_counts(components, labels)
+    enough = np.array([count.sources >= MIN_COMPONENTS for count in counts])
+    kept = np.flatnonzero(enough[labels.codes])
+    _require_two_classes(counts)
+    status = store.column("status")
+    return Selection(
+        rows=rows[kept],
+        labels=labels.take(kept),
+        components=components.take(kept),
+        ok=len(ok),
+        failed=int(np.count_nonzero(status == Status.FAILED)),
+        absent=int(np.count_nonzero(status == Status.ABSENT)),
+        unlabelled=len(ok) - len(rows),
+        padded=int(np.count_nonzero(store.column("n_real")[rows[kept]] < store.recipe.frames)),
+        classes=tuple(count for count in counts if count.sources >= MIN_COMPONENTS),
+        excluded=tuple(count for count in counts if count.sources < MIN_COMPONENTS),
+        file_is_source=all(group_columns[name] == sha256 for name in groups),
+    )
+
+
+def _class_counts(components: Category, labels: Category) -> list[ClassCount]:
+    columns = (labels.names, labels.counts().tolist(), components_per_class(components, labels).tolist())
+    return [ClassCount(name=name, rows=rows, sources=sources) for name, rows, sources in zip(*columns, strict=True)]
+
+
+def _require_groups(store: TokenStore, columns: dict[str, list[str]], videos: NDArray[np.int64]) -> None:
+    for name, values in columns.items():
+        missing = [v for v in videos.tolist() if not values[v]]
+        if missing:
+            raise UsageError(
+                f"group column {name!r} is empty for {len(missing)} of {len(videos)} labelled videos, such "
+                f"as {store.video_column('path')[missing[0]]}: it is unknown what they must be kept with. "
+                "Fill the column, or group by another."
+            )
+
+
+def _require_two_classes(counts: list[ClassCount]) -> None:
+    if sum(count.sources >= MIN_COMPONENTS for count in counts) < 2:
+        listed = ", ".join(f"{count.name!r} ({count.sources})" for count in counts[:20])
+        more = ", ..." if len(counts) > 20 else ""
+        raise UsageError(
+            f"fewer than 2 classes have {MIN_COMPONENTS} or more sources, one each for train, validation and "
+            f"test. Sources a class: {listed}{more}. Add sources, or group less coarsely."
+        )

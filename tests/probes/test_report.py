@@ -1,0 +1,87 @@
+import json
+import re
+
+import numpy as np
+
+from coldframe.probes.linear import linear_probe
+from coldframe.probes.report import to_dict, to_text
+from coldframe.store.schema import Status
+from tests.probes.memory import MemoryStore, memory_store, separable_store, windows_of_random_videos
+
+
+def hard_store() -> MemoryStore:
+    store = windows_of_random_videos()
+    store.encoder["untrained"] = True
+    store.columns["status"][:3] = Status.FAILED
+    store.videos["label"][59] = ""
+    store.videos["label"][58] = "rare"
+    return store
+
+
+def test_dict_holds_everything_and_is_json() -> None:
+    store = hard_store()
+    report = linear_probe(store, label="label")
+    data = to_dict(report)
+    assert json.loads(json.dumps(data, allow_nan=False)) == data
+    assert data["encoder"] == {"name": "levjepa-tiny", "untrained": True, "licence": "MIT"}
+    assert data["recipe_id"] == store.recipe.recipe_id
+    assert data["rows"] == {
+        "ok": 1197, "failed": 3, "absent": 0, "unlabelled": 20, "excluded": 20, "used": 1157, "padded": 0,
+    }  # fmt: skip
+    assert [row["name"] for row in data["classes"]] == [f"class {code}" for code in range(4)]
+    assert sum(row["sources"] for row in data["classes"]) == data["sources"] == 58
+    assert data["excluded_classes"] == [{"name": "rare", "rows": 20, "sources": 1}]
+    assert [seed["seed"] for seed in data["seeds"]] == [0, 1, 2]
+    assert all(len(seed["split_digest"]) == 64 for seed in data["seeds"])
+    confusion = np.array(data["confusion"])
+    assert np.array_equal(confusion, np.sum([seed["confusion"] for seed in data["seeds"]], axis=0))
+    for number, row in enumerate(data["classes"]):
+        assert row["test_rows"] == confusion[number].sum()
+        assert row["recall"] == confusion[number, number] / confusion[number].sum()
+    assert any("UNTRAINED" in text for text in data["warnings"])
+
+
+def test_text_shows_what_was_read_and_what_came_out() -> None:
+    report = linear_probe(hard_store(), label="label")
+    text = to_text(report)
+    data = to_dict(report)
+    assert "encoder   levjepa-tiny  *** UNTRAINED" in text
+    assert f"recipe    {data['recipe_id'][:12]}\n" in text
+    assert "1157 used of 1197 ok (20 unlabelled, 20 in excluded classes); 3 failed, 0 absent" in text
+    assert "by source + file content: 58 sources" in text
+    assert "warning: classes with fewer than 3 sources are left out: 'rare' (1 sources, 20 rows)." in text
+    assert "Each seed is another split by source" in text
+    for seed in data["seeds"]:
+        line = next(line for line in text.splitlines() if line.startswith(f"{seed['seed']} ") and "0.250" in line)
+        cells = line.split()
+        assert cells[1:3] == [str(seed["part_rows"]["test"]), str(seed["part_sources"]["test"])]
+        assert cells[3] == f"{seed['balanced_accuracy']:.3f}"
+        assert cells[5:7] == [f"{seed['top1']:.3f}", f"{seed['majority_top1']:.3f}"]
+        assert cells[8] == seed["split_digest"][:12]
+    assert re.search(rf"^mean +{data['balanced_accuracy']['mean']:.3f} +{data['top1']['mean']:.3f}$", text, re.M)
+    assert re.search(rf"^sd +{data['balanced_accuracy']['sd']:.3f} +{data['top1']['sd']:.3f}$", text, re.M)
+    matrix = text[text.index("true class by row") :].splitlines()[2:6]
+    assert [line.split()[3:] for line in matrix] == [[str(n) for n in row] for row in data["confusion"]]
+
+
+def test_one_seed_has_no_sd() -> None:
+    report = linear_probe(separable_store(), label="label", seeds=[7])
+    assert to_dict(report)["top1"]["sd"] is None
+    assert re.search(r"^sd +- +-$", to_text(report), re.M)
+
+
+def test_names_cannot_break_the_tables() -> None:
+    store = separable_store(classes=("a\nb", "c\x1b[31m", "d"))
+    text = to_text(linear_probe(store, label="label"))
+    assert "0 a b" in text
+    assert "\x1b" not in text
+
+
+def test_many_classes_do_not_flood_the_terminal() -> None:
+    rng = np.random.default_rng(0)
+    labels = [f"c{v % 40:02}" for v in range(160)]
+    report = linear_probe(memory_store(labels, rng.normal(size=(160, 8)), windows=1), label="label")
+    text = to_text(report)
+    assert "40 classes are too many to print" in text
+    assert max(map(len, text.splitlines())) < 200
+    assert np.shape(to_dict(report)["confusion"]) == (40, 40)
