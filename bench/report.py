@@ -1,0 +1,131 @@
+"""Reports: what was measured, against which target, on which machine. The last line is one JSON object."""
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from typing import Any
+
+import click
+import numpy as np
+
+PACKAGES = ("coldframe", "av", "numpy", "onnxruntime", "torch", "zarr", "zarrs")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """Seconds of repeated runs of one thing.
+
+    Attributes:
+        seconds: every run after the warm-up, in order.
+    """
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.seconds))
+
+    @property
+    def spread(self) -> float:
+        """Interquartile range over the median: above about 0.2 the machine was not quiet."""
+        low, high = np.percentile(self.seconds, [25, 75])
+        return float((high - low) / self.median)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One measured rate. `ratio` is against `reference`, measured in the same run."""
+
+    name: str
+    value: float
+    unit: str
+    spread: float
+    reference: str = ""
+    ratio: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A ratio that the design asks for: `met` if `value >= wants`."""
+
+    name: str
+    value: float
+    wants: float
+
+    @property
+    def met(self) -> bool:
+        return self.value >= self.wants
+
+
+def interleave(contenders: Sequence[Callable[[], object]], *, runs: int, warmups: int = 1) -> list[Timing]:
+    """Time `contenders` in turns, so that a slow minute of the machine falls on all of them.
+
+    Args:
+        contenders: things to run; each call is one run.
+        runs: measured runs of each.
+        warmups: runs of each before measuring.
+    """
+    seconds: list[list[float]] = [[] for _ in contenders]
+    for number in range(warmups + runs):
+        for contender, measured in zip(contenders, seconds, strict=True):
+            started = time.perf_counter()
+            contender()
+            if number >= warmups:
+                measured.append(time.perf_counter() - started)
+    return [Timing(seconds=tuple(measured)) for measured in seconds]
+
+
+def machine() -> dict[str, Any]:
+    """Facts that decide speed."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load_1min": round(os.getloadavg()[0], 2),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+def _cpu_model() -> str:
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor()
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages that do the work; absent ones are left out."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def print_report(results: Sequence[Result], targets: Sequence[Target], *, as_json: bool) -> None:
+    """Print tables for people; with `as_json`, one more line that is a JSON object."""
+    click.echo(f"{'what':<36}{'rate':>12}  {'unit':<12}{'spread':>8}   ratio")
+    for result in results:
+        ratio = "" if result.ratio is None else f"{result.ratio:.2f}x {result.reference}"
+        click.echo(f"{result.name:<36}{result.value:>12.4g}  {result.unit:<12}{result.spread:>7.0%}   {ratio}")
+    for target in targets:
+        verdict = "met" if target.met else "NOT MET"
+        click.echo(f"target {target.name}: {target.value:.2f}, wants {target.wants:.2f}: {verdict}")
+    if as_json:
+        click.echo(json.dumps(_to_dict(results, targets), allow_nan=False))
+
+
+def _to_dict(results: Sequence[Result], targets: Sequence[Target]) -> dict[str, Any]:
+    return {
+        "machine": machine(),
+        "versions": versions(),
+        "results": [asdict(result) for result in results],
+        "targets": [{**asdict(target), "met": target.met} for target in targets],
+    }

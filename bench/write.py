@@ -1,0 +1,148 @@
+"""Write and read: a unit of full LeVJEPA-L tokens through the store, beside a plain file of the same bytes.
+
+The floor of writing is a plain file that is written, synced and read back, because that is what a commit promises:
+the bytes are on the disk and are what was meant. The floor of reading is the same bytes from a plain file, from the
+page cache both times.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coldframe.bench.report import Result, Target, interleave
+from coldframe.store import (
+    Clips,
+    Plan,
+    Recipe,
+    Status,
+    Store,
+    TokenGeometry,
+    UnitResult,
+    Videos,
+    create_store,
+    open_store,
+    write_unit,
+)
+
+GEOMETRY = TokenGeometry.for_tier("full", dim=1024, time=16, rows=14, cols=14)
+
+
+def measure(quick: bool) -> tuple[list[Result], list[Target]]:
+    """Write rate of a unit and rate of random clip reads, each against plain files."""
+    clips = 16  # the smallest unit: 103 MB
+    rng = np.random.default_rng(0)
+    cls = rng.normal(size=(clips, GEOMETRY.dim)).astype(np.float16)
+    shape = (clips, GEOMETRY.time, GEOMETRY.rows, GEOMETRY.cols, GEOMETRY.dim)
+    patch = rng.normal(size=shape, scale=0.5).astype(np.float16)
+    with tempfile.TemporaryDirectory(dir=os.getcwd(), prefix=".bench-") as folder, _store(Path(folder), clips) as store:
+        unit = UnitResult(
+            rows=range(clips),
+            status=np.full(clips, Status.OK, np.uint8),
+            reason=np.zeros(clips, np.uint8),
+            cls=cls,
+            patch=patch,
+        )
+        plain = Path(folder, "plain")
+        runs = 3 if quick else 7
+        ours, raw = interleave([lambda: write_unit(store, 0, unit), lambda: _write_plain(plain, patch)], runs=runs)
+        written = [
+            _rate("write unit, full", patch.nbytes, ours.median, ours.spread, "plain file", raw.median),
+            _rate("write plain file", patch.nbytes, raw.median, raw.spread),
+        ]
+        read = _measure_reads(open_store(store.path), plain, patch, runs)
+    return written + read, [
+        Target(name="write / plain file", value=written[0].ratio or 0.0, wants=0.8),
+        Target(name="random clip read, GB/s", value=read[0].value / 1000, wants=1.0),
+    ]
+
+
+def _measure_reads(store: Store, plain: Path, patch: NDArray[np.float16], runs: int) -> list[Result]:
+    """Rates of reading one clip, in shuffled order, after checking that the clip is right."""
+    clip_bytes = patch[0].nbytes
+    for row in range(store.rows):
+        np.testing.assert_array_equal(store.patch([row])[0], patch[row].astype(np.float32))
+        np.testing.assert_array_equal(_read_plain(plain, row, clip_bytes), patch[row].reshape(-1))
+    rows = np.random.default_rng(1).permutation(store.rows)
+    one, other = count(), count()
+    ours, raw = interleave(
+        [
+            lambda: store.patch([int(rows[next(one) % len(rows)])]),
+            lambda: _read_plain(plain, int(rows[next(other) % len(rows)]), clip_bytes),
+        ],
+        runs=10 * runs,
+        warmups=store.rows,
+    )
+    return [
+        _rate("read one clip at random, full", clip_bytes, ours.median, ours.spread, "plain file", raw.median),
+        _rate("read one clip from plain file", clip_bytes, raw.median, raw.spread),
+    ]
+
+
+def _rate(
+    name: str, size: int, seconds: float, spread: float, reference: str = "", floor_seconds: float | None = None
+) -> Result:
+    ratio = None if floor_seconds is None else floor_seconds / seconds
+    return Result(name=name, value=size / seconds / 1e6, unit="MB/s", spread=spread, reference=reference, ratio=ratio)
+
+
+def _write_plain(path: Path, values: NDArray[np.float16]) -> None:
+    with open(path, "wb") as file:
+        file.write(values.data)
+        file.flush()
+        os.fsync(file.fileno())
+    path.read_bytes()
+
+
+def _read_plain(path: Path, row: int, size: int) -> NDArray[np.float16]:
+    with open(path, "rb") as file:
+        file.seek(row * size)
+        return np.frombuffer(file.read(size), np.float16)
+
+
+@contextmanager
+def _store(folder: Path, clips: int) -> Iterator[Store]:
+    """A store of one unit for `clips` rows of one video that does not exist."""
+    frames = np.arange(16)[None] + 16 * np.arange(clips)[:, None]
+    plan = Plan(
+        recipe=Recipe(encoder="bench", weights_sha256="0" * 64, attention="block_causal", frames=16, tokens="full"),
+        videos=_one_video(16 * clips),
+        clips=Clips(
+            video=np.zeros(clips, np.int32),
+            start_s=frames[:, 0] / 7.5,
+            end_s=(frames[:, 0] + 16) / 7.5,
+            frame_index=frames.astype(np.int32),
+            frame_pts_s=frames / 7.5,
+            n_real=np.full(clips, 16, np.int16),
+            flags=np.zeros(clips, np.uint32),
+            reason=np.zeros(clips, np.uint8),
+        ),
+    )
+    store = create_store(folder / "bench.zarr", plan, geometry=GEOMETRY, encoder={"name": "bench"})
+    assert store.unit_rows == clips
+    yield store
+
+
+def _one_video(frames: int) -> Videos:
+    return Videos(
+        path=["/bench.mp4"],
+        sha256=["0" * 64],
+        source=["bench"],
+        duplicates=["[]"],
+        bytes=np.zeros(1, np.int64),
+        codec=["h264"],
+        width=np.full(1, 224, np.int32),
+        height=np.full(1, 224, np.int32),
+        rotation=np.zeros(1, np.int32),
+        fps=np.full(1, 7.5),
+        frames=np.full(1, frames, np.int32),
+        status=np.full(1, Status.OK, np.uint8),
+        reason=np.zeros(1, np.uint8),
+        error=[""],
+        flags=np.zeros(1, np.uint32),
+    )
