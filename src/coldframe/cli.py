@@ -44,7 +44,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         short_help="Show what an extraction would do: videos, clips, bytes and hours.",
     ),
     "verify": Subcommand(
-        target="coldframe.store.cli:verify_command",
+        target="coldframe.serve.verify_cli:verify_command",
         short_help="Check every row, marker and checksum of a store.",
     ),
 }

@@ -1,0 +1,112 @@
+"""Canaries: a few rows decoded and encoded once more, and compared with what the store holds.
+
+Checksums show that bytes are those that were written. Canaries show that they are what the videos, this decoder and
+this encoder give today.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coldframe.errors import RecipeMismatch, UsageError, VideoError
+from coldframe.export import Bundle
+from coldframe.export.parity import BUDGETS, cosine
+from coldframe.serve.clips import VideoCache, VideoClips, read_clips
+from coldframe.serve.runtime import Backend, Runtime, open_runtime
+from coldframe.serve.tiers import keep_tier
+from coldframe.store import Store
+from coldframe.store.text import text_to_path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Canary:
+    """One row, encoded again.
+
+    Attributes:
+        row: row number.
+        path: its video.
+        cls_cosine, patch_cosine_worst: cosine of stored and new tokens; None where there is nothing to compare.
+        max_abs: largest absolute difference; None likewise.
+        problem: empty if the row is confirmed, else what is wrong or why it could not be encoded again.
+    """
+
+    row: int
+    path: str
+    cls_cosine: float | None = None
+    patch_cosine_worst: float | None = None
+    max_abs: float | None = None
+    problem: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def check_canaries(
+    store: Store,
+    bundle: Bundle,
+    count: int,
+    *,
+    backend: Backend = "onnxruntime",
+    on_row: Callable[[int], object] | None = None,
+) -> list[Canary]:
+    """Encode `count` ok rows again, evenly spread from the first to the last, and compare them with the store.
+
+    Raises:
+        RecipeMismatch: `bundle` is not the encoder that the store was made with.
+        UsageError: no row is ok.
+    """
+    _require_same_encoder(store, bundle)
+    ok = store.ok_rows()
+    if not len(ok):
+        raise UsageError(f"{store.path} has no row that is ok, so there is nothing to encode again.")
+    rows = np.unique(ok[np.linspace(0, len(ok) - 1, min(count, len(ok))).round().astype(int)])
+    runtime = open_runtime(bundle, backend=backend, precision=store.recipe.precision)
+    canaries = []
+    for row, clip in _clips(store, rows):
+        canaries.append(_check(store, runtime, row, clip))
+        if on_row:
+            on_row(1)
+    return canaries
+
+
+def _require_same_encoder(store: Store, bundle: Bundle) -> None:
+    here = {"encoder": bundle.name, "weights_sha256": bundle.weights_sha256, "attention": bundle.attention}
+    there = {name: getattr(store.recipe, name) for name in here}
+    if here != there:
+        raise RecipeMismatch(f"the store {store.path}", here, there)
+
+
+def _clips(store: Store, rows: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.uint8] | VideoError]]:
+    videos, frames, cache = store.column("video"), store.column("frame_index"), VideoCache()
+    paths, digests = store.video_column("path"), store.video_column("sha256")
+    for video, numbers in groupby(rows, key=lambda row: int(videos[row])):
+        mine = np.fromiter(numbers, np.int64)
+        clips = VideoClips(path=text_to_path(paths[video]), sha256=digests[video], rows=mine, frame_index=frames[mine])
+        yield from read_clips(clips, cache, image_size=store.recipe.image_size, threads=1)
+
+
+def _check(store: Store, runtime: Runtime, row: int, clip: NDArray[np.uint8] | VideoError) -> Canary:
+    path = str(store.video_column("path")[store.column("video")[row]])
+    if isinstance(clip, VideoError):
+        return Canary(row=row, path=path, problem=f"cannot be encoded again: {clip}")
+    cls, patch = keep_tier(runtime(clip[None]), store.recipe.tokens)
+    pairs = [(store.cls([row]), cls)]
+    if patch is not None:
+        dim = store.geometry.dim
+        pairs.append((store.patch([row]).reshape(-1, dim), patch.reshape(-1, dim)))
+    worst = [float(cosine(stored, new).min()) for stored, new in pairs]
+    budget = BUDGETS[store.recipe.precision]
+    least = [budget.cls_cosine, budget.patch_cosine_worst][: len(worst)]
+    over = [f"{value:.6f} < {wanted}" for value, wanted in zip(worst, least, strict=True) if not value >= wanted]
+    return Canary(
+        row=row,
+        path=path,
+        cls_cosine=worst[0],
+        patch_cosine_worst=worst[1] if len(worst) > 1 else None,
+        max_abs=max(float(np.abs(stored - new).max()) for stored, new in pairs),
+        problem=f"differs from what the video gives now: cosine {', '.join(over)}" if over else "",
+    )

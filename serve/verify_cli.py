@@ -1,0 +1,117 @@
+"""The command `coldframe verify`: what the store's records say, and, with the encoder, what its rows should be."""
+
+import json
+from pathlib import Path
+
+import click
+
+from coldframe.errors import StoreError
+from coldframe.export import open_bundle
+from coldframe.progress import progress_bar
+from coldframe.serve.canary import Canary, check_canaries
+from coldframe.store import VerifyReport, discard_units, open_store, path_to_text, verify_store
+
+
+@click.command("verify")
+@click.argument("store", type=click.Path(path_type=Path))
+@click.option("--fast", is_flag=True, help="Check markers, presence and sizes only, without hashing.")
+@click.option(
+    "--discard-damaged",
+    is_flag=True,
+    help="Remove the markers of damaged units; the next `coldframe extract` writes exactly those again.",
+)
+@click.option("--encoder", metavar="DIR", help="Bundle: also encode a few rows again and compare (canaries).")
+@click.option(
+    "--canaries", type=click.IntRange(1), default=8, show_default=True, help="Rows to encode again, evenly spread."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def verify_command(
+    store: Path, fast: bool, discard_damaged: bool, encoder: str | None, canaries: int, as_json: bool
+) -> None:
+    """Check every row, marker and checksum of a store.
+
+    With --encoder, a few rows are also decoded and encoded again from their videos: checksums show that bytes are
+    those that were written, canaries that they were right.
+
+    Nothing is changed unless --discard-damaged is given. Exit code 0 if the store is complete and sound, 1 if
+    anything is wrong or absent; every problem is listed.
+
+    \b
+    Examples:
+      coldframe verify videos.zarr
+      coldframe verify videos.zarr --fast
+      coldframe verify videos.zarr --encoder levjepa-large/ --canaries 32
+      coldframe verify videos.zarr --discard-damaged
+    """
+    if discard_damaged:
+        writable = open_store(store, writable=True)
+        with writable.lock():
+            report = _verify(store, fast)
+            discard_units(writable, report.damaged_units)
+    else:
+        report = _verify(store, fast)
+    checked = _canaries(store, encoder, canaries) if encoder else []
+    if as_json:
+        extra = {"canaries": [canary.to_dict() for canary in checked]} if encoder else {}
+        click.echo(json.dumps({"store": path_to_text(store.absolute()), **report.to_dict(), **extra}))
+    else:
+        click.echo("\n".join([_verify_text(report), *_canary_lines(checked)]))
+    if not report.passed:
+        raise StoreError(_next_step(report, discard_damaged))
+    wrong = [canary for canary in checked if canary.problem]
+    if wrong:
+        raise StoreError(
+            f"{len(wrong)} of {len(checked)} canary rows were not confirmed. If the videos are as they were, the "
+            "store was made by another decoder or encoder than this one: make it anew, or find out what changed."
+        )
+
+
+def _canaries(store: Path, encoder: str, count: int) -> list[Canary]:
+    opened = open_store(store)
+    with progress_bar("Encoding canaries", min(count, len(opened.ok_rows()))) as advance:
+        return check_canaries(opened, open_bundle(encoder), count, on_row=advance)
+
+
+def _canary_lines(checked: list[Canary]) -> list[str]:
+    lines = [f"canary: row {canary.row}: {canary.path}: {canary.problem}" for canary in checked if canary.problem]
+    measured = [canary for canary in checked if canary.cls_cosine is not None]
+    if measured:
+        worst = min(min(canary.cls_cosine or 1.0, canary.patch_cosine_worst or 1.0) for canary in measured)
+        largest = max(canary.max_abs or 0.0 for canary in measured)
+        lines.append(
+            f"{len(measured)} canary rows encoded again: worst cosine {worst:.7f}, largest difference {largest:.2g}"
+        )
+    return lines
+
+
+def _verify(store: Path, fast: bool) -> VerifyReport:
+    with progress_bar("Checking units", open_store(store).unit_count) as advance:
+        return verify_store(store, deep=not fast, on_unit=lambda done, total: advance(1))
+
+
+def _verify_text(report: VerifyReport) -> str:
+    lines = []
+    for problem in report.problems:
+        unit = "plan" if problem.unit is None else f"unit {problem.unit}"
+        lines.append(": ".join(part for part in (problem.kind, unit, problem.object, problem.message) if part))
+    checked = "markers, sizes, checksums and rows" if report.deep else "markers and sizes (not checksums)"
+    lines.append(
+        f"{report.planned} rows planned = {report.ok} ok + {report.failed} failed + {report.absent} absent; "
+        f"checked {checked}: {len(report.problems) or 'no'} problem{'s' * (len(report.problems) != 1)}"
+    )
+    return "\n".join(lines)
+
+
+def _next_step(report: VerifyReport, discarded: bool) -> str:
+    count = f"{len(report.problems)} problem{'s' * (len(report.problems) != 1)} found."
+    steps = []
+    if any(problem.kind == "plan" for problem in report.problems):
+        steps.append("The plan has changed since the store was made: restore those files, or make the store anew.")
+    unseen = [problem for problem in report.problems if problem.kind in ("checksum", "rows")]
+    if unseen and not discarded:
+        steps.append("Run `coldframe verify --discard-damaged`, then `coldframe extract` with the same arguments.")
+    elif any(problem.kind not in ("plan", "unexpected") for problem in report.problems):
+        steps.append("Run `coldframe extract` with the same arguments: it writes exactly the units above again.")
+    if any(problem.kind == "unexpected" for problem in report.problems):
+        steps.append("Remove the unexpected files: no unit of this store owns them.")
+    return " ".join([count, *steps])
