@@ -28,7 +28,7 @@ HEAVY = {
     "av": {"serve/container.py", "src/coldframe/motion.py"},
     "onnx": {"export/graph.py"},
     "onnxruntime": {"export/onnx_runtime.py"},
-    "pyarrow": {"serve/inputs.py"},
+    "pyarrow": {"serve/inputs.py", "store/convert.py"},
 }
 
 

@@ -23,6 +23,10 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         target="coldframe.bench.cli:bench_command",
         short_help="Measure a stage's rate, its floor on this machine and their ratio.",
     ),
+    "convert": Subcommand(
+        target="coldframe.store.convert_cli:convert_command",
+        short_help="Write the ok rows of a store in a format that other tools read.",
+    ),
     "demo": Subcommand(
         target="coldframe.demo:demo_command",
         short_help="Run the whole thread on real clips: export, extract, search, probe.",

@@ -1,0 +1,202 @@
+"""Conversion: rows of a store as files for other tools. What is not ok is left out and counted, never filled in."""
+
+import csv
+import io
+import json
+import os
+import tarfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coldframe.errors import MissingDependency, UsageError
+from coldframe.store.files import disk_errors
+from coldframe.store.schema import Flag, Status
+from coldframe.store.store import Store
+from coldframe.store.text import path_to_text, text_to_path
+
+Target = Literal["npy", "parquet", "webdataset"]
+TARGETS: tuple[Target, ...] = get_args(Target)
+
+ROWS_A_READ = 256
+SHARD_BYTES = 1 << 30  # of a webdataset tar; large enough to be few, small enough to copy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Converted:
+    """What was written.
+
+    Attributes:
+        rows: rows written.
+        left_out_rows: planned rows that were not, because they, or for `npy` another row of their video, are not ok.
+        files: files written.
+    """
+
+    rows: int
+    left_out_rows: int
+    files: int
+
+    def to_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+def convert(
+    store: Store, target: Target, out: Path, *, patches: bool = False, on_rows: Callable[[int], object] | None = None
+) -> Converted:
+    """Write the ok rows of `store` to the new folder `out`.
+
+    Args:
+        store: any store; an incomplete one gives what it has.
+        target: `npy`, one float32 array (clips, dim) a video and `index.csv`, for tools that work on whole videos, so
+            only videos whose rows are all ok; `parquet`, one row a clip with its [CLS] vector; `webdataset`, tar files
+            with `.cls.npy`, `.patch.npy` and `.json` members a clip.
+        out: folder to make.
+        patches: also write patch tokens, in the stored type; `webdataset` only.
+        on_rows: called with the number of rows just written.
+
+    Raises:
+        UsageError: `out` exists, there is nothing to write, or `patches` does not suit.
+        MissingDependency: `parquet` without pyarrow.
+    """
+    _check(store, target, out, patches)
+    advance = on_rows or (lambda count: None)
+    with disk_errors("write", out):
+        out.mkdir(parents=True)
+        if target == "npy":
+            return _to_npy(store, out, advance)
+        if target == "parquet":
+            return _to_parquet(store, out, advance)
+        return _to_webdataset(store, out, patches, advance)
+
+
+def _check(store: Store, target: Target, out: Path, patches: bool) -> None:
+    if out.exists():
+        raise UsageError(f"{path_to_text(out)} exists. Name a new folder.")
+    if patches and target != "webdataset":
+        raise UsageError(f"Patch tokens do not fit into {target}. Use --to webdataset.")
+    if patches and not store.geometry.time:
+        raise UsageError(f"{store.path} has no patch tokens (tokens: {store.recipe.tokens}).")
+    if not len(store.ok_rows()):
+        raise UsageError(f"{store.path} has no row that is ok.")
+    if target == "npy" and not len(_whole_videos(store)):
+        raise UsageError(f"{store.path} has no video whose rows are all ok. Finish it, or use another format.")
+
+
+def _whole_videos(store: Store) -> NDArray[np.int32]:
+    """Numbers of the videos whose rows are all ok."""
+    video, ok = store.column("video"), store.column("status") == Status.OK
+    return np.setdiff1d(np.unique(video), video[~ok])
+
+
+class _Facts:
+    """What every format says of a row besides its tokens."""
+
+    def __init__(self, store: Store) -> None:
+        self._clips = {name: store.column(name) for name in ("video", "clip_start_s", "clip_end_s", "n_real", "flags")}
+        self._videos = {name: store.video_column(name) for name in store.video_columns}
+
+    def of(self, row: int) -> dict[str, Any]:
+        """JSON values by name; manifest columns and facts of the video under `video_<name>`."""
+        video = int(self._clips["video"][row])
+        flags = Flag(int(self._clips["flags"][row]))
+        return {
+            "row": row,
+            "clip_start_s": float(self._clips["clip_start_s"][row]),
+            "clip_end_s": float(self._clips["clip_end_s"][row]),
+            "n_real": int(self._clips["n_real"][row]),
+            "flags": [flag.name.lower() for flag in flags if flag.name],
+            **{f"video_{name}": _plain(column[video]) for name, column in self._videos.items()},
+        }
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _batches(rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    yield from (rows[start : start + ROWS_A_READ] for start in range(0, len(rows), ROWS_A_READ))
+
+
+def _to_npy(store: Store, out: Path, advance: Callable[[int], object]) -> Converted:
+    video, whole = store.column("video"), _whole_videos(store)
+    names = _file_names(store)
+    facts = _Facts(store)
+    with open(out / "index.csv", "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["file", "position", "row", "clip_start_s", "clip_end_s", "n_real", "video_path"])
+        written = 0
+        for number in whole.tolist():
+            rows = np.flatnonzero(video == number)
+            np.save(out / names[number], store.cls(rows))
+            for position, row in enumerate(rows.tolist()):
+                of = facts.of(row)
+                times = [of[name] for name in ("clip_start_s", "clip_end_s", "n_real", "video_path")]
+                writer.writerow([names[number], position, row, *times])
+            written += len(rows)
+            advance(len(rows))
+    return Converted(rows=written, left_out_rows=store.rows - written, files=len(whole) + 1)
+
+
+def _file_names(store: Store) -> list[str]:
+    """`<name of the video>.npy`; videos of equal names get their number too, so that none overwrites another."""
+    stems = [path_to_text(os.path.basename(text_to_path(path))) for path in store.video_column("path")]
+    stems = [Path(stem).stem.replace("/", "_") or "video" for stem in stems]
+    counts = Counter(stem.casefold() for stem in stems)  # some file systems take A and a for the same
+    return [f"{stem}.npy" if counts[stem.casefold()] == 1 else f"{stem}.{n}.npy" for n, stem in enumerate(stems)]
+
+
+def _to_parquet(store: Store, out: Path, advance: Callable[[int], object]) -> Converted:
+    try:
+        import pyarrow as arrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingDependency("pyarrow (for parquet)", "cpu") from error
+    rows, facts, writer = store.ok_rows(), _Facts(store), None
+    try:
+        for batch in _batches(rows):
+            vectors = arrow.FixedSizeListArray.from_arrays(store.cls(batch).reshape(-1), store.geometry.dim)
+            table = arrow.Table.from_pylist([facts.of(row) for row in batch.tolist()]).append_column("cls", vectors)
+            if writer is None:
+                about = {"coldframe_recipe": json.dumps(store.recipe.to_dict()), "coldframe_recipe_id": store.recipe_id}
+                schema = table.schema.with_metadata(about)
+                writer = parquet.ParquetWriter(out / "clips.parquet", schema)
+            writer.write_table(table.cast(schema))
+            advance(len(batch))
+    finally:
+        if writer is not None:
+            writer.close()
+    return Converted(rows=len(rows), left_out_rows=store.rows - len(rows), files=1)
+
+
+def _to_webdataset(store: Store, out: Path, patches: bool, advance: Callable[[int], object]) -> Converted:
+    rows, facts = store.ok_rows(), _Facts(store)
+    row_bytes = store.geometry.row_bytes(store.recipe.dtype) if patches else 4 * store.geometry.dim
+    rows_a_shard = max(1, SHARD_BYTES // row_bytes)
+    shards = 0
+    for start in range(0, len(rows), rows_a_shard):
+        with tarfile.open(out / f"clips-{shards:06d}.tar", "w") as tar:
+            for row in rows[start : start + rows_a_shard].tolist():
+                _add(tar, f"{row:09d}.cls.npy", _npy(store.cls([row])[0]))
+                if patches:
+                    _add(tar, f"{row:09d}.patch.npy", _npy(store.patch([row])[0].astype(store.recipe.dtype)))
+                _add(tar, f"{row:09d}.json", json.dumps(facts.of(row), sort_keys=True).encode())
+                advance(1)
+        shards += 1
+    return Converted(rows=len(rows), left_out_rows=store.rows - len(rows), files=shards)
+
+
+def _npy(values: NDArray[Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, values)
+    return buffer.getvalue()
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)  # without time or owner, so that equal stores give equal files
+    member.size = len(content)
+    tar.addfile(member, io.BytesIO(content))
