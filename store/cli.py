@@ -1,16 +1,18 @@
 """Commands about a store on disk: `coldframe info` and `coldframe verify`."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
+from coldframe.cli_errors import one_line
 from coldframe.errors import StoreError
+from coldframe.progress import progress_bar
+from coldframe.store.root import read_root
 from coldframe.store.store import open_store
 from coldframe.store.summary import failures, summarise
-from coldframe.store.text import path_to_text
+from coldframe.store.text import path_to_text, size_to_text
 from coldframe.store.units import discard_units
 from coldframe.store.verify import VerifyReport, verify_store
 
@@ -42,7 +44,8 @@ def info_command(store: Path, as_json: bool, with_failures: bool) -> None:
         return
     click.echo(_info_text(path_to_text(opened.path), summary))
     for entry in entries or []:
-        click.echo(f"  row {entry['row']}: {entry['reason']}: {entry['path']}: {entry['error']}".rstrip(": "))
+        text = f"row {entry['row']}: {entry['reason']}: {entry['path']}: {entry['error']}".rstrip(": ")
+        click.echo(f"  {one_line(text)}")
 
 
 @click.command()
@@ -82,10 +85,9 @@ def verify_command(store: Path, fast: bool, discard_damaged: bool, as_json: bool
 
 
 def _verify(store: Path, fast: bool) -> VerifyReport:
-    if not sys.stderr.isatty():
-        return verify_store(store, deep=not fast)
-    with click.progressbar(length=open_store(store).unit_count, label="verify", file=sys.stderr) as bar:
-        return verify_store(store, deep=not fast, on_unit=lambda done, total: bar.update(1))
+    root = read_root(store)  # not open_store, which refuses an altered plan instead of reporting it
+    with progress_bar("Verifying units", -(-root.rows // root.unit_rows)) as advance:
+        return verify_store(store, deep=not fast, on_unit=lambda done, total: advance(1))
 
 
 def _verify_text(report: VerifyReport) -> str:
@@ -122,7 +124,7 @@ def _info_text(name: str, summary: dict[str, Any]) -> str:
     trained = "untrained (random weights)" if encoder.get("untrained") else "trained"
     state = "complete" if summary["complete"] else "NOT complete"
     lines = [
-        f"{name}: {state}",
+        f"{one_line(name)}: {state}",
         f"  rows     {rows['planned']} planned = {rows['ok']} ok + {rows['failed']} failed + {rows['absent']} absent",
         f"  videos   {videos['planned']} planned = {videos['ok']} ok + {videos['partly_ok']} partly ok + "
         f"{videos['failed']} failed + {videos['pending']} pending",
@@ -133,7 +135,7 @@ def _info_text(name: str, summary: dict[str, Any]) -> str:
     ]
     for array, facts in summary["arrays"].items():
         shape = f"{tuple(facts['shape'])} {facts['dtype']}, " if "shape" in facts else ""
-        lines.append(f"    {array:<8} {shape}{_size(facts['bytes'])}")
+        lines.append(f"    {array:<8} {shape}{size_to_text(facts['bytes'])}")
     for title in ("reasons", "flags"):
         if summary[title]:
             counts = ", ".join(f"{name} {count}" for name, count in summary[title].items())
@@ -141,11 +143,3 @@ def _info_text(name: str, summary: dict[str, Any]) -> str:
     recipe = ", ".join(f"{key}={value}" for key, value in summary["recipe"].items())
     lines += [f"  recipe   {summary['recipe_id'][:12]}: {recipe}", f"  plan     {summary['plan_id'][:12]}"]
     return "\n".join(lines)
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

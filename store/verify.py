@@ -67,7 +67,7 @@ class VerifyReport:
 
 
 def verify_store(
-    path: str | PathLike[str], *, deep: bool = True, on_unit: Callable[[int, int], None] | None = None
+    path: str | PathLike[str], *, deep: bool = True, on_unit: Callable[[int, int], object] | None = None
 ) -> VerifyReport:
     """Check a store against its markers without changing it. Memory stays bounded by one inner chunk.
 
