@@ -21,6 +21,7 @@ from coldframe.export.bundle_files import (
     Bundle,
     graph_file,
     open_bundle,
+    require_text_path,
     verify_bundle,
     write_record,
 )
@@ -62,6 +63,7 @@ def export_bundle(
     from coldframe.export.checkpoint import load_reference, weights_sha256
 
     target = Path(out)
+    require_text_path(target)
     say("loading the weights")
     model = load_reference(source, random_init=random_init)
     record = _identity(model, weights_sha256(model), _licence(model, Path(source)))

@@ -93,6 +93,7 @@ def open_bundle(path: str | os.PathLike[str]) -> Bundle:
         BundleError: it is one of another format version, incomplete or altered.
     """
     folder = Path(path)
+    require_text_path(folder)
     if not folder.exists():
         raise InputNotFound(f"{folder} does not exist. Make a bundle with: coldframe export SOURCE --out {folder}")
     if not (folder / BUNDLE_FILE).is_file():
@@ -112,6 +113,14 @@ def open_bundle(path: str | os.PathLike[str]) -> Bundle:
         raise BundleError(f"{folder}: config.json and {BUNDLE_FILE} describe different encoders. Export it again.")
     bundle.parity.update(_read_json(folder / PARITY_FILE))
     return bundle
+
+
+def require_text_path(path: Path) -> None:
+    """Raise UsageError if the bundle at `path` could not be read by ONNX, which takes UTF-8 names only."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(f"{path} is not valid UTF-8, so ONNX cannot open it. Name another folder.") from error
 
 
 def verify_bundle(bundle: Bundle) -> None:

@@ -1,5 +1,6 @@
 """Runtime `onnxruntime`: the exported graph on the CPU."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,9 @@ from coldframe.export.host import check_threads, cpu_model
 from coldframe.export.pixels import Clips, check_clips
 from coldframe.export.tokens import Tokens
 
+# From 1.29 on, importing ONNX Runtime on Linux makes a device id and reports models and sessions to its vendor, unless
+# this is set before (microsoft/onnxruntime pull request 27379). Whoever wants that can set it to 0.
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 try:
     import onnxruntime
 except ImportError as error:

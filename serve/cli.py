@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from coldframe.cli_errors import one_line
 from coldframe.export import Bundle, open_bundle
 from coldframe.progress import progress_bar
 from coldframe.serve.estimate import Estimate, estimate
@@ -15,6 +16,7 @@ from coldframe.serve.runtime import BACKENDS, Backend
 from coldframe.store.plan import Plan
 from coldframe.store.recipe import Recipe
 from coldframe.store.schema import TOKEN_TIERS, Status
+from coldframe.store.text import path_to_text, size_to_text
 
 Command = Callable[..., Any]
 
@@ -109,7 +111,7 @@ def _plan_text(plan: Plan, found: Estimate, inputs: Inputs, bundle: Bundle) -> s
         f"clips     {found.clips} of {plan.recipe.frames} frames at {plan.recipe.fps:g} fps",
     ]
     for tier, size in found.tier_bytes.items():
-        lines.append(f"tokens    {tier:<10}{_bytes(size)}{'  <- chosen' if tier == plan.recipe.tokens else ''}")
+        lines.append(f"tokens    {tier:<10}{size_to_text(size)}{'  <- chosen' if tier == plan.recipe.tokens else ''}")
     if found.hours is not None:
         lines.append(
             f"time      about {_duration(found.hours * 3600)} with one worker (measured here: decode "
@@ -119,7 +121,7 @@ def _plan_text(plan: Plan, found: Estimate, inputs: Inputs, bundle: Bundle) -> s
         lines.append(f"ignored   {passed_over(inputs.ignored)} (name a file to have it tried)")
     for video in range(len(plan.videos)):
         if plan.videos.status[video] != Status.OK:
-            lines.append(f"unusable  {plan.videos.path[video]}: {plan.videos.error[video]}")
+            lines.append(f"unusable  {one_line(f'{plan.videos.path[video]}: {plan.videos.error[video]}')}")
     return "\n".join(lines)
 
 
@@ -168,7 +170,7 @@ def extract_command(
 def _extract_json(done: Extraction, inputs: Inputs) -> str:
     return json.dumps(
         {
-            "store": done.store,
+            "store": path_to_text(done.store),
             "rows": done.rows,
             "ok": done.ok,
             "failed": done.failed,
@@ -181,8 +183,9 @@ def _extract_json(done: Extraction, inputs: Inputs) -> str:
 
 def _extract_text(done: Extraction, bundle: Bundle) -> str:
     new = done.rows - done.resumed_rows
+    store = one_line(path_to_text(done.store))
     lines = [
-        f"{done.store}: {done.rows} rows, {done.ok} ok, {done.failed} failed "
+        f"{store}: {done.rows} rows, {done.ok} ok, {done.failed} failed "
         f"({new} extracted now in {_duration(done.seconds)})"
     ]
     if bundle.untrained:
@@ -190,17 +193,8 @@ def _extract_text(done: Extraction, bundle: Bundle) -> str:
     if bundle.non_commercial:
         lines.append(f"The encoder's licence ({bundle.licence}) forbids commercial use, of these features too.")
     if done.failed:
-        lines.append(f"See what failed and why: coldframe info {done.store} --failures")
+        lines.append(f"See what failed and why: coldframe info {store} --failures")
     return "\n".join(lines)
-
-
-def _bytes(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"
 
 
 def _duration(seconds: float) -> str:

@@ -38,10 +38,10 @@ class VideoCache:
 
     def __init__(self, capacity: int = 8) -> None:
         self._capacity = capacity
-        self._known: OrderedDict[tuple[str, int, int], tuple[str, PtsIndex]] = OrderedDict()
+        self._known: OrderedDict[tuple[str, int, int, int], tuple[str, PtsIndex]] = OrderedDict()
 
     def index(self, path: str, sha256: str) -> PtsIndex:
-        """The file's PTS index.
+        """The file's PTS index. Cheap if the file was not touched since the last call, else it is hashed again.
 
         Raises:
             VideoError: reason `not_found` or `changed` if the file is not the one with digest `sha256`.
@@ -50,18 +50,15 @@ class VideoCache:
             stat = os.stat(path)
         except OSError as error:
             raise VideoError("not_found", f"The file cannot be read any more: {error.strerror}.") from error
-        key = (path, stat.st_size, stat.st_mtime_ns)
-        if key not in self._known:
-            found, _ = file_sha256(path)
-            if found == sha256:
-                self._known[key] = (found, build_index(path))
-            else:
-                raise VideoError("changed", f"The file's sha256 is {found[:12]}..., planned was {sha256[:12]}...")
-            if len(self._known) > self._capacity:
-                self._known.popitem(last=False)
-        found, index = self._known[key]
+        key = (path, stat.st_ino, stat.st_size, stat.st_ctime_ns)  # not mtime, which copying tools set back
+        found, index = self._known.get(key) or (file_sha256(path)[0], None)
         if found != sha256:
             raise VideoError("changed", f"The file's sha256 is {found[:12]}..., planned was {sha256[:12]}...")
+        if index is None:
+            index = build_index(path)
+            self._known[key] = (found, index)
+            if len(self._known) > self._capacity:
+                self._known.popitem(last=False)
         return index
 
 
@@ -71,12 +68,14 @@ def read_clips(
     """Yield every row of `video` once, in order, as `(row, clip)` or `(row, why there is none)`.
 
     A clip is (T, image_size, image_size, 3) uint8 RGB in [0, 255]. Each frame is decoded and resized once, however
-    many clips share it, and dropped after the last clip that needs it.
+    many clips share it, and dropped after the last clip that needs it. A file that is written to meanwhile gives no
+    more clips, but for those whose pictures were read before.
     """
     answered = 0
     try:
         index = cache.index(video.path, video.sha256)
         for clip in _assemble(video, index, image_size, threads):
+            cache.index(video.path, video.sha256)  # again: what was decoded since may be half old and half new
             yield int(video.rows[answered]), clip
             answered += 1
     except VideoError as error:

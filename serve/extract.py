@@ -19,6 +19,7 @@ from coldframe.store import Store, create_store, open_store, pending_units, seal
 from coldframe.store.plan import Plan
 from coldframe.store.recipe import Recipe, Sampling
 from coldframe.store.schema import StorageDtype, TokenGeometry, Tokens
+from coldframe.store.text import path_to_text, size_to_text
 
 # a display for one stage: called with a label and a length, its context yields a function that advances it
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], object]]]
@@ -194,6 +195,6 @@ def _require_space(store_path: str, wanted_bytes: int) -> None:
     free_bytes = shutil.disk_usage(folder).free
     if wanted_bytes > free_bytes:
         raise ColdframeError(
-            f"The store needs {wanted_bytes / 1e9:.1f} GB, {folder} has {free_bytes / 1e9:.1f} GB free. Keep fewer "
-            "tokens (--tokens), or choose another disk."
+            f"The store needs {size_to_text(wanted_bytes)}, {path_to_text(folder)} has {size_to_text(free_bytes)} free."
+            " Keep fewer tokens (--tokens), or choose another disk."
         )

@@ -1,6 +1,7 @@
 """What the user named: files, folders and manifests become one sorted list of input videos."""
 
 import csv
+import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coldframe.errors import InputNotFound, MissingDependency, UsageError
+from coldframe.store.layout import require_column_name
 from coldframe.store.text import path_to_text
 
 # Only a filter for walking folders: a file that is named, in a manifest or on the command line, is always tried.
@@ -26,12 +28,17 @@ class InputVideo:
     Attributes:
         path: absolute path, links not resolved.
         source: the independent thing it comes from; None means the file's content.
-        columns: further manifest columns; a missing value is None.
+        columns: further manifest columns; a missing value, or NaN, is None.
     """
 
     path: str
     source: str | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_described(self) -> bool:
+        """Whether a manifest says more about it than its path."""
+        return self.source is not None or bool(self.columns)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +67,12 @@ def collect_inputs(paths: Iterable[str]) -> Inputs:
             raise InputNotFound(f"{path_to_text(name)} does not exist. Name a video, a folder or a manifest.")
         for video in _videos_of(os.path.abspath(name), ignored):
             known = found.setdefault(video.path, video)
-            if known != video and video.columns and known.columns:
+            if known != video and video.is_described and known.is_described:
                 raise UsageError(
                     f"{path_to_text(video.path)} is listed twice with different columns ({dict(known.columns)} and "
                     f"{dict(video.columns)}, sources {known.source!r} and {video.source!r}). List it once."
                 )
-            if not known.columns:
+            if not known.is_described:
                 found[video.path] = video
     if not found:
         raise UsageError(f"No video found. Passed over: {passed_over(ignored)}. Name files or list them in a manifest.")
@@ -122,11 +129,15 @@ def read_manifest(path: str) -> list[InputVideo]:
         videos.append(
             InputVideo(
                 path=os.path.abspath(os.path.join(folder, name)),
-                source=None if source in (None, "") else str(source),
-                columns=row,
+                source=None if source in (None, "") or _is_nan(source) else str(source),
+                columns={name: None if _is_nan(value) else value for name, value in row.items()},
             )
         )
     return videos
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
 
 
 def _csv_rows(path: str) -> list[dict[str, Any]]:
@@ -171,8 +182,11 @@ def _parquet_rows(path: str) -> list[dict[str, Any]]:
 
 def _check_header(path: str, header: Sequence[str]) -> None:
     if "path" not in header:
-        columns = ", ".join(header) or "none"
+        columns = ", ".join(map(repr, header)) or "none"
         raise UsageError(f"{path_to_text(path)} has no column 'path' (columns: {columns}). Add one, or rename yours.")
     repeated = [name for name, count in Counter(header).items() if count > 1]
     if repeated or "" in header:
         raise UsageError(f"{path_to_text(path)}: column names must be unique and not empty; header is {list(header)}.")
+    for name in header:
+        if name not in ("path", "source"):
+            require_column_name(name)

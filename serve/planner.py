@@ -130,7 +130,7 @@ def _reason(item: _Surveyed) -> Reason:
 
 
 def _manifest_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
-    """Columns of equal type stay numbers; anything mixed or missing becomes text, a missing value ''."""
+    """Columns of equal type stay numbers, a missing float NaN; anything else becomes text, a missing value ''."""
     names = sorted({name for row in rows for name in row})
     return {name: _one_column([row.get(name) for row in rows]) for name in names}
 
@@ -139,10 +139,10 @@ def _one_column(values: list[Any]) -> Column:
     kinds = {type(value) for value in values}
     if kinds == {bool}:
         return np.array(values, np.bool_)
-    if kinds == {int}:
+    if kinds == {int} and all(-(2**63) <= value < 2**63 for value in values):
         return np.array(values, np.int64)
-    if kinds == {float}:
-        return np.array(values, np.float64)
+    if kinds in ({float}, {float, type(None)}):
+        return np.array([np.nan if value is None else value for value in values], np.float64)
     return ["" if value is None else str(value) for value in values]
 
 

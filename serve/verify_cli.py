@@ -10,6 +10,7 @@ from coldframe.export import open_bundle
 from coldframe.progress import progress_bar
 from coldframe.serve.canary import Canary, check_canaries
 from coldframe.store import VerifyReport, discard_units, open_store, path_to_text, verify_store
+from coldframe.store.root import read_root
 
 
 @click.command("verify")
@@ -85,7 +86,8 @@ def _canary_lines(checked: list[Canary]) -> list[str]:
 
 
 def _verify(store: Path, fast: bool) -> VerifyReport:
-    with progress_bar("Checking units", open_store(store).unit_count) as advance:
+    root = read_root(store)  # not open_store, which refuses an altered plan instead of reporting it
+    with progress_bar("Verifying units", -(-root.rows // root.unit_rows)) as advance:
         return verify_store(store, deep=not fast, on_unit=lambda done, total: advance(1))
 
 

@@ -3,11 +3,12 @@
 import multiprocessing
 import os
 import queue
+import signal
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
 from multiprocessing.queues import Queue
 
 from coldframe.errors import ColdframeError
@@ -46,11 +47,16 @@ def _run_in_pool(
     # spawn, because a forked child inherits locks that threads of the parent hold (FFmpeg, OpenMP, FAISS)
     context = multiprocessing.get_context("spawn")
     progress: Queue[int] = context.Queue()
-    with ProcessPoolExecutor(
-        workers, mp_context=context, initializer=_start_worker, initargs=(settings, progress, os.getpid())
-    ) as pool:
-        waiting: set[Future[None]] = {pool.submit(_run_unit, unit) for unit in units}
+    held, hold = context.Pipe(duplex=False)  # closed when this process says so, or however it dies
+    with (
+        hold,
+        held,
+        ProcessPoolExecutor(
+            workers, mp_context=context, initializer=_start_worker, initargs=(settings, progress, held)
+        ) as pool,
+    ):
         try:
+            waiting = _submit(pool, units)
             while waiting:
                 done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
                 _drain(progress, on_clips)
@@ -62,9 +68,20 @@ def _run_in_pool(
                 "again, with fewer --workers or a smaller --batch-clips."
             ) from error
         except BaseException:
+            # now, and not when the units in flight are done, which can be an hour; they are simply not committed
+            hold.close()
             pool.shutdown(wait=True, cancel_futures=True)
             raise
         _drain(progress, on_clips)
+
+
+def _submit(pool: ProcessPoolExecutor, units: Sequence[int]) -> set[Future[None]]:
+    """Start the pool's processes with Ctrl-C blocked: it reaches the whole group, and is this process's to answer."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return {pool.submit(_run_unit, unit) for unit in units}
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _drain(progress: "Queue[int]", on_clips: Callable[[int], object]) -> None:
@@ -75,16 +92,15 @@ def _drain(progress: "Queue[int]", on_clips: Callable[[int], object]) -> None:
             return
 
 
-def _start_worker(settings: RunnerSettings, progress: "Queue[int]", parent: int) -> None:
+def _start_worker(settings: RunnerSettings, progress: "Queue[int]", held: "Connection[None, None]") -> None:
     global _runner
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_leave_with, args=(held,), daemon=True).start()
     _runner = UnitRunner(settings, progress.put)
 
 
-def _leave_with(parent: int) -> None:
-    """A pool process whose parent was killed would wait for work for ever: end it."""
-    while os.getppid() == parent:
-        time.sleep(0.5)
+def _leave_with(held: "Connection[None, None]") -> None:
+    """End this pool process when its parent lets go of the pipe: it stops, or was killed, and would leave an orphan."""
+    held.poll(None)
     os._exit(1)
 
 

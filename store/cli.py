@@ -6,9 +6,10 @@ from typing import Any
 
 import click
 
+from coldframe.cli_errors import one_line
 from coldframe.store.store import open_store
 from coldframe.store.summary import failures, summarise
-from coldframe.store.text import path_to_text
+from coldframe.store.text import path_to_text, size_to_text
 
 
 @click.command("info")
@@ -36,7 +37,8 @@ def info_command(store: Path, as_json: bool, with_failures: bool) -> None:
         return
     click.echo(_info_text(path_to_text(opened.path), summary))
     for entry in entries or []:
-        click.echo(f"  row {entry['row']}: {entry['reason']}: {entry['path']}: {entry['error']}".rstrip(": "))
+        text = f"row {entry['row']}: {entry['reason']}: {entry['path']}: {entry['error']}".rstrip(": ")
+        click.echo(f"  {one_line(text)}")
 
 
 def _info_text(name: str, summary: dict[str, Any]) -> str:
@@ -45,7 +47,7 @@ def _info_text(name: str, summary: dict[str, Any]) -> str:
     trained = "untrained (random weights)" if encoder.get("untrained") else "trained"
     state = "complete" if summary["complete"] else "NOT complete"
     lines = [
-        f"{name}: {state}",
+        f"{one_line(name)}: {state}",
         f"  rows     {rows['planned']} planned = {rows['ok']} ok + {rows['failed']} failed + {rows['absent']} absent",
         f"  videos   {videos['planned']} planned = {videos['ok']} ok + {videos['partly_ok']} partly ok + "
         f"{videos['failed']} failed + {videos['pending']} pending",
@@ -56,7 +58,7 @@ def _info_text(name: str, summary: dict[str, Any]) -> str:
     ]
     for array, facts in summary["arrays"].items():
         shape = f"{tuple(facts['shape'])} {facts['dtype']}, " if "shape" in facts else ""
-        lines.append(f"    {array:<8} {shape}{_size(facts['bytes'])}")
+        lines.append(f"    {array:<8} {shape}{size_to_text(facts['bytes'])}")
     for title in ("reasons", "flags"):
         if summary[title]:
             counts = ", ".join(f"{name} {count}" for name, count in summary[title].items())
@@ -64,11 +66,3 @@ def _info_text(name: str, summary: dict[str, Any]) -> str:
     recipe = ", ".join(f"{key}={value}" for key, value in summary["recipe"].items())
     lines += [f"  recipe   {summary['recipe_id'][:12]}: {recipe}", f"  plan     {summary['plan_id'][:12]}"]
     return "\n".join(lines)
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

@@ -21,10 +21,15 @@ from coldframe.store.text import path_to_text
 TEMPORARY = ".partial"  # suffix of a file that is being written; a reader ignores it
 _HASH_BLOCK = 1 << 22
 
+_OTHER_PATH = "Part of that path is a file, or the path is too long: choose another one."
 _ADVICE = {
     errno.ENOSPC: "Free space on that file system, then run the same command again; finished units are kept.",
     errno.EDQUOT: "Free space in your quota, then run the same command again; finished units are kept.",
     errno.EFBIG: "Raise the limit on file sizes (ulimit -f) or use another file system.",
+    errno.EMFILE: "Raise the limit on open files (ulimit -n), or use fewer --workers.",
+    errno.EEXIST: _OTHER_PATH,
+    errno.ENOTDIR: _OTHER_PATH,
+    errno.ENAMETOOLONG: _OTHER_PATH,
     errno.EROFS: "The file system is mounted read-only: choose a folder that can be written.",
     errno.EACCES: "This user may not write there: change the permissions or choose another folder.",
     errno.EPERM: "This user may not write there: change the permissions or choose another folder.",

@@ -140,18 +140,23 @@ def plan_arrays(plan: Plan) -> list[tuple[ArraySpec, NDArray[Any]]]:
         ("flags", ("clip",), clips.flags),
     ]
     for name in plan.videos.columns:
-        if name in VIDEO_FIELDS:
-            raise UsageError(
-                f"The manifest column {name!r} has the name of a built-in column. Rename it; built in are: "
-                f"{', '.join(VIDEO_FIELDS)}."
-            )
-        if not name or "/" in name or not name.isprintable() or len(name.encode()) > 200:
-            raise UsageError(
-                f"The manifest column {name!r} cannot name an array. Use 1 to 200 bytes of printable text without '/'."
-            )
+        require_column_name(name)
     named = {name: getattr(plan.videos, name) for name in VIDEO_FIELDS} | dict(plan.videos.columns)
     columns += [(f"video_{name}", ("video",), values) for name, values in named.items()]
     return [_planned(name, dims, values, plan) for name, dims, values in columns]
+
+
+def require_column_name(name: str) -> None:
+    """Raise UsageError if a manifest column called `name` cannot be stored as `video_<name>`."""
+    if name in VIDEO_FIELDS:
+        raise UsageError(
+            f"The manifest column {name!r} has the name of a built-in column. Rename it; built in are: "
+            f"{', '.join(VIDEO_FIELDS)}."
+        )
+    if not name or "/" in name or not name.isprintable() or len(name.encode()) > 200:
+        raise UsageError(
+            f"The manifest column {name!r} cannot name an array. Use 1 to 200 bytes of printable text without '/'."
+        )
 
 
 def _planned(

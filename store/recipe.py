@@ -11,6 +11,9 @@ from coldframe.store.schema import TOKEN_TIERS, StorageDtype, Tokens
 
 Sampling = Literal["grid", "stride"]
 
+MIN_FPS, MAX_FPS = 0.001, 240.0
+MAX_HOP_FRAMES = 1_000_000  # far more than any video has; keeps row positions within 64 bits
+
 
 def canonical_json(value: Any) -> str:
     """One text for one value: sorted keys, no blanks, no NaN."""
@@ -55,12 +58,12 @@ class Recipe:
     dtype: StorageDtype = "float16"
 
     def __post_init__(self) -> None:
-        if not 0 < self.fps <= 240:
-            raise UsageError(f"fps is {self.fps:g}; allowed is more than 0 up to 240 frames a second.")
+        if not MIN_FPS <= self.fps <= MAX_FPS:
+            raise UsageError(f"fps is {self.fps:g}; allowed is {MIN_FPS:g} to {MAX_FPS:g} frames a second.")
         if not 1 <= self.frames <= 1024:
             raise UsageError(f"frames is {self.frames}; allowed is 1 to 1024.")
-        if self.hop_frames < 1:
-            raise UsageError(f"hop is {self.hop_frames} frames; allowed is 1 or more.")
+        if not 1 <= self.hop_frames <= MAX_HOP_FRAMES:
+            raise UsageError(f"hop is {self.hop_frames} frames; allowed is 1 to {MAX_HOP_FRAMES}.")
         if self.sampling not in ("grid", "stride"):
             raise UsageError(f"sampling is {self.sampling!r}; allowed are 'grid' and 'stride'.")
         if self.tokens not in TOKEN_TIERS:

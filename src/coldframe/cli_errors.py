@@ -2,7 +2,9 @@
 
 import os
 import select
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -11,19 +13,24 @@ import click
 
 from coldframe.errors import ColdframeError
 
-INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+INTERRUPTED, TERMINATED = 130, 143  # 128 + SIGINT, 128 + SIGTERM, as shells report them
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: what schedulers send before they kill. It unwinds as an interrupt does."""
 
 
 class ColdframeGroup(click.Group):
     """Command group whose commands never show a traceback for what a user or the machine did wrong.
 
     `ColdframeError` leaves with its own exit code, other `OSError`s (disk full, no permission) with 1, an
-    interrupt with 130. If the reader of standard output has left (`| head`) the command ends silently with 1.
+    interrupt with 130, SIGTERM with 143. If the reader of standard output has left (`| head`) the command
+    ends silently with 1.
     Click's own usage errors keep their form. Anything else is a defect and keeps its traceback.
     """
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        with _one_line_errors(self.name or "coldframe"):
+        with _one_line_errors(self.name or "coldframe"), _terminable():
             return super().main(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -37,6 +44,8 @@ class ColdframeGroup(click.Group):
 def _one_line_errors(program: str) -> Iterator[None]:
     try:
         yield
+    except Terminated:
+        _leave(f"{program}: terminated", TERMINATED)
     except KeyboardInterrupt:
         _leave(f"{program}: interrupted", INTERRUPTED)
     except ColdframeError as error:
@@ -46,7 +55,31 @@ def _one_line_errors(program: str) -> Iterator[None]:
         _drop_unwritable_output()
         if silent:
             sys.exit(1)
-        _leave(f"{program}: error: {one_line(str(error))}", 1)
+        _leave(f"{program}: error: {one_line(_os_error(error))}", 1)
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM unwind the command, as an interrupt does, unless the process has other plans for it."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _terminate(number: int, frame: object) -> NoReturn:
+    raise Terminated
+
+
+def _os_error(error: OSError) -> str:
+    """`error` in words, without the number that Python puts in front."""
+    if error.strerror is None:
+        return str(error)
+    return error.strerror if error.filename is None else f"{os.fsdecode(error.filename)}: {error.strerror}"
 
 
 def one_line(message: str) -> str:
@@ -64,7 +97,7 @@ def _reader_left() -> bool:
     """Whether standard output is a pipe that nobody reads any more."""
     try:
         descriptor = sys.stdout.fileno()
-    except OSError:  # replaced by an object in memory
+    except (AttributeError, OSError):  # closed by the shell, or replaced by an object in memory
         return False
     poll = select.poll()
     poll.register(descriptor, 0)
@@ -76,6 +109,8 @@ def _drop_unwritable_output() -> None:
 
     Python flushes it once more at exit, which would print a second error and change the exit code to 120.
     """
+    if sys.stdout is None:  # closed by the shell (`>&-`)
+        return
     try:
         click.echo(nl=False)  # flushes click's own stream, which is not always sys.stdout
         sys.stdout.flush()

@@ -37,8 +37,10 @@ def demo_command(clips: tuple[str, ...], out: str) -> None:
     folder = Path(out)
     videos = [*clips, *map(str, packaged_clips())]
     bundle = _export(folder / "encoder")
-    real = _extract(folder / "clips.zarr", bundle, videos, "2/4  Extract real clips")
+    _say("2/4  Extract real clips")
+    real = _extract(folder / "clips.zarr", bundle, videos)
     _neighbours(real)
+    _say("3/4  Extract a small rendered motion set")
     motion = _extract_motion(folder, bundle)
     _say("4/4  Fit a linear readout of the speed of the motion, sources kept apart")
     _run(linear, [str(motion), "--label", "label", "--features", "mean"])
@@ -70,16 +72,15 @@ def _export(folder: Path) -> Bundle:
     return bundle
 
 
-def _extract(store: Path, bundle: Bundle, inputs: list[str], title: str) -> Path:
-    _say(title)
+def _extract(store: Path, bundle: Bundle, inputs: list[str]) -> Path:
     _run(extract_command, [*inputs, "--encoder", str(bundle.path), "--store", str(store), "--tokens", "cls+mean"])
     return store
 
 
 def _extract_motion(folder: Path, bundle: Bundle) -> Path:
     manifest = render_motion_set(folder / "motion", sources_per_motion=SOURCES_PER_MOTION)
-    click.echo(f"Rendered {SOURCES_PER_MOTION * len(MOTIONS)} videos, motions {', '.join(MOTIONS)}: {manifest}")
-    return _extract(folder / "motion.zarr", bundle, [str(manifest)], "3/4  Extract a small rendered motion set")
+    click.echo(f"rendered {SOURCES_PER_MOTION * len(MOTIONS)} videos, motions {', '.join(MOTIONS)}: {manifest}")
+    return _extract(folder / "motion.zarr", bundle, [str(manifest)])
 
 
 def _neighbours(path: Path) -> None:

@@ -1,6 +1,7 @@
 """`coldframe export`, called as a user would."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -120,3 +121,21 @@ def test_package_names_are_exactly_those_listed() -> None:
     assert all(getattr(package, name) is not None for name in package.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'absent'"):
         _ = package.absent
+
+
+def test_place_that_is_not_utf8_is_refused_in_one_line(source: Path, tmp_path: Path) -> None:
+    from coldframe.cli import main
+
+    place = os.fsdecode(os.fsencode(tmp_path) + b"/\xe9")
+    result = CliRunner().invoke(main, ["export", str(source), "--out", place])
+    assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)
+    assert "is not valid UTF-8, so ONNX cannot open it" in result.stderr
+    assert [entry.name for entry in tmp_path.iterdir()] == ["released"]
+
+
+def test_onnxruntime_reports_nothing_to_its_vendor(tmp_path: Path) -> None:
+    """From 1.29 on it would make a device id and a database of events in the home folder, and send them."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("ORT_DISABLE_TELEMETRY", "CI")}
+    environment = {**kept, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", "import coldframe.export.onnx_runtime"], env=environment, check=True)
+    assert list(tmp_path.iterdir()) == []

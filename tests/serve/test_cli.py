@@ -100,9 +100,12 @@ def test_bad_requests_get_one_line_and_exit_code_2(tmp_path: Path, bundle: Bundl
         "nowhere.mp4 does not exist": ("extract", "nowhere.mp4", "--encoder", bundle.path, "--store", store),
         "no_such_bundle": ("extract", video, "--encoder", tmp_path / "no_such_bundle", "--store", store),
         "fps: 5.0 here, 7.5 in the store": (*run, "--fps", "5"),
-        "fps is 0": (*run, "--fps", "0"),
+        "fps is 0;": (*run, "--fps", "0"),
+        "fps is 1e-09;": (*run, "--fps", "1e-9"),
+        "fps is nan;": (*run, "--fps", "nan"),
         "frames is 8": (*run, "--frames", "8"),
         "hop is 0": (*run, "--hop", "0"),
+        "hop is 1000000000000000000000 frames": (*run, "--hop", str(10**21)),
         "No video found": ("plan", tmp_path / "s.zarr", "--encoder", bundle.path),
     }
     for message, arguments in cases.items():

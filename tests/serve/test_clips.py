@@ -120,6 +120,31 @@ def test_a_file_that_changed_or_vanished_gives_reasons_for_every_row(tmp_path: P
     assert {error.reason for _, error in read(video) if isinstance(error, VideoError)} == {"not_found"}
 
 
+def test_a_file_that_is_overwritten_while_it_is_read_gives_no_more_clips(tmp_path: Path, barcodes: Barcodes) -> None:
+    path = tmp_path / "v.mp4"
+    shutil.copy(barcodes(150, 0), path)
+    video, whole = request(plan_of(path)), path.read_bytes()
+    answers = read_clips(video, VideoCache(), image_size=SIZE, threads=1)
+    _, first = next(answers)
+    assert isinstance(first, np.ndarray)
+    stat = path.stat()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # as tools do that keep times
+    rest = list(answers)
+    assert [row for row, _ in rest] == video.rows[1:].tolist()
+    assert {error.reason for _, error in rest if isinstance(error, VideoError)} == {"changed"}
+
+
+def test_a_file_that_is_only_touched_gives_every_clip(tmp_path: Path, barcodes: Barcodes) -> None:
+    path = tmp_path / "v.mp4"
+    shutil.copy(barcodes(150, 0), path)
+    video, clips = request(plan_of(path)), 0
+    for _, clip in read_clips(video, VideoCache(), image_size=SIZE, threads=1):
+        path.touch()
+        clips += isinstance(clip, np.ndarray)
+    assert clips == len(video.rows) > 1
+
+
 def test_stopping_early_closes_the_file(barcodes: Barcodes) -> None:
     video = request(plan_of(barcodes(150, 0)))
     before = len(os.listdir("/proc/self/fd"))

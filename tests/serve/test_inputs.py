@@ -87,6 +87,22 @@ def test_parquet_keeps_types(tmp_path: Path) -> None:
     assert second.columns["label"] is None
 
 
+def test_nan_in_parquet_is_a_missing_value(tmp_path: Path) -> None:
+    nan = float("nan")
+    table = pyarrow.table({"path": ["a.mp4", "b.mp4"], "source": [nan, 3.5], "score": [nan, 1.5]})
+    parquet.write_table(table, tmp_path / "m.parquet")
+    first, second = read_manifest(str(tmp_path / "m.parquet"))
+    assert (first.source, first.columns) == (None, {"score": None})
+    assert (second.source, second.columns) == ("3.5", {"score": 1.5})
+
+
+def test_source_without_columns_is_kept_whatever_the_order(tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text("path,source\na.mp4,kitchen\n")
+    names = [str(tmp_path / "m.csv"), touch(tmp_path / "a.mp4")]
+    for order in (names, names[::-1]):
+        assert [video.source for video in collect_inputs(order).videos] == ["kitchen"]
+
+
 def test_missing_file_in_a_manifest_is_kept_for_the_ledger(tmp_path: Path) -> None:
     (tmp_path / "m.csv").write_text("path\ngone.mp4\n")
     assert paths_of(str(tmp_path / "m.csv")) == [str(tmp_path / "gone.mp4")]
@@ -95,13 +111,16 @@ def test_missing_file_in_a_manifest_is_kept_for_the_ledger(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("m.csv", "file,label\na.mp4,x\n", r"no column 'path' \(columns: file, label\)"),
+        ("m.csv", "file,label\na.mp4,x\n", r"no column 'path' \(columns: 'file', 'label'\)"),
         ("m.csv", "path,label\na.mp4\n", "row 1: 1 cells under 2 columns"),
         ("m.csv", "path,label\n,x\n", "row 1: the path is ''"),
         ("m.csv", "path,path\na,b\n", "must be unique"),
         ("m.csv", "", "no column 'path'"),
         ("m.parquet", "not parquet", "is not a parquet file"),
         ("m.csv", "path,label\na.mp4,x\na.mp4,y\n", "listed twice with different columns"),
+        ("m.csv", "path,source\na.mp4,x\na.mp4,y\n", "listed twice with different columns"),
+        ("m.csv", "path,frames\na.mp4,3\n", "'frames' has the name of a built-in column"),
+        ("m.csv", "path,a/b\na.mp4,3\n", "'a/b' cannot name an array"),
         ("m.csv", "path\n", "No video found"),
     ],
 )

@@ -109,11 +109,16 @@ def test_source_is_the_content_unless_the_manifest_says_otherwise(tmp_path: Path
 
 
 def test_manifest_columns_keep_their_type_where_every_row_has_it(barcodes: Barcodes) -> None:
-    columns: list[dict[str, Any]] = [{"n": 1, "x": 0.5, "ok": True, "label": "a"}, {"n": None, "x": 1.5, "ok": False}]
+    columns: list[dict[str, Any]] = [
+        {"n": 1, "x": 0.5, "ok": True, "label": "a", "huge": 2**63, "gaps": 0.5},
+        {"n": None, "x": 1.5, "ok": False, "huge": 1, "gaps": None},
+    ]
     videos = [InputVideo(path=str(barcodes(20, 20 * i)), columns=row) for i, row in enumerate(columns)]
     table = make_plan(videos, RECIPE).videos.columns
     assert table["n"] == ["1", ""]
     assert table["label"] == ["a", ""]
+    assert table["huge"] == [str(2**63), "1"]  # beyond int64
+    np.testing.assert_array_equal(table["gaps"], [0.5, np.nan])
     assert np.asarray(table["x"]).dtype == np.float64
     assert np.asarray(table["ok"]).dtype == np.bool_
 

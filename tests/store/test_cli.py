@@ -2,8 +2,10 @@
 
 import json
 
+import pytest
 from click.testing import CliRunner, Result
 
+from coldframe import progress
 from coldframe.cli import main
 from coldframe.store import Store, pending_units, write_unit
 from tests.store.plans import small_result
@@ -66,6 +68,20 @@ def test_verify_finds_what_fast_cannot_see_and_repairs_with_extract(filled: Stor
     assert pending_units(filled) == [1]
     write_unit(filled, 1, small_result(filled, 1))
     assert run("verify", filled.path).exit_code == 0
+
+
+def test_verify_on_a_terminal_lists_an_altered_plan(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "_is_terminal", lambda: True)
+    with (filled.path / "video/c/0").open("ab") as file:
+        file.write(b"x")
+    result = run("verify", filled.path)
+    assert result.exit_code == 1
+    assert "plan: plan: video/c/0: the object has" in result.stdout
+
+
+def test_name_with_a_line_break_stays_on_its_line(filled: Store) -> None:
+    place = filled.path.rename(filled.path.with_name("a\nb.zarr"))
+    assert run("info", place).stdout.splitlines()[0].endswith("a b.zarr: complete")
 
 
 def test_verify_as_json(empty: Store) -> None:
