@@ -63,8 +63,8 @@ class Geometry:
         """Shape of every input and output of the graph, by name; `batch` is free."""
         clips: list[str | int] = ["batch", self.frames, self.height, self.width, 3]
         patch: list[str | int] = ["batch", self.times, self.rows, self.cols, self.dim]
-        shapes = {"clips": clips, "cls": ["batch", self.dim]}
-        return {"clips": clips} | {name: shapes.get(name, patch) for name in self.outputs}
+        cls: list[str | int] = ["batch", self.dim]
+        return {"clips": clips, **{name: cls if name == "cls" else patch for name in self.outputs}}
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values."""
@@ -89,7 +89,9 @@ def parse_image_size(text: str) -> tuple[int, int]:
     """`224` or `HEIGHTxWIDTH` to height and width in pixels."""
     parts = text.lower().split("x")
     if len(parts) > 2 or not all(part.isascii() and part.isdecimal() for part in parts):
-        raise UsageError(f"image size is {text!r}; allowed is a number of pixels such as 224, or HEIGHTxWIDTH: 256x192.")
+        raise UsageError(
+            f"image size is {text!r}; allowed is a number of pixels such as 224, or HEIGHTxWIDTH: 256x192."
+        )
     return int(parts[0]), int(parts[-1])
 
 

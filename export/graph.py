@@ -36,6 +36,7 @@ try:
 except ImportError as error:
     raise MissingDependency("onnx", "cpu") from error
 
+FLOAT, INT64, UINT8 = TensorProto.FLOAT, TensorProto.INT64, TensorProto.UINT8
 OPSET = 20  # the first with an exact Gelu operator
 IR_VERSION = 9
 _PAGE_BYTES = 4096  # weights start on pages, so that a runtime can map the file
@@ -77,6 +78,11 @@ class GraphWriter:
             self.initializers.append(helper.make_tensor(name, TensorProto.INT64, [len(values)], values))
         return name
 
+    def integer_constant(self, name: str, values: NDArray[np.int64]) -> str:
+        """An int64 array in the graph itself."""
+        self.initializers.append(helper.make_tensor(name, TensorProto.INT64, values.shape, values.reshape(-1).tolist()))
+        return name
+
     def node(self, op: str, *inputs: str, name: str, **attributes: Any) -> str:
         """Add a node with one output, which takes the node's name."""
         self.nodes.append(helper.make_node(op, inputs, [name], name=name, **attributes))
@@ -94,9 +100,7 @@ class GraphWriter:
         return self.node("Add", product, self.weight(f"{name}.bias", bias), name=name)
 
 
-def write_graph(
-    model: LeVJEPA, path: Path, *, metadata: Mapping[str, str], geometry: Geometry | None = None
-) -> None:
+def write_graph(model: LeVJEPA, path: Path, *, metadata: Mapping[str, str], geometry: Geometry | None = None) -> None:
     """Write `model` to `path`, and its weights to `path` + `.data`.
 
     Args:
@@ -112,7 +116,7 @@ def write_graph(
     with data_path.open("wb") as data:
         writer = GraphWriter(data, data_path.name)
         _EncoderGraph(writer, config, shape, weights).write()
-    save_graph(writer, path, name=config.name, shapes=shape.graph_shapes, inputs={"clips": TensorProto.UINT8}, metadata=metadata)
+    save_graph(writer, path, name=config.name, shapes=shape.graph_shapes, inputs={"clips": UINT8}, metadata=metadata)
 
 
 def save_graph(

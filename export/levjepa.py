@@ -156,8 +156,9 @@ class LeVJEPA(ReferenceEncoder):
         """[CLS] and patch tokens of clips as `forward` takes them, and patch tokens of further blocks."""
         grid = self._grid(pixel_values)
         tokens, kept = self._encode(pixel_values, layers)
-        patches = {layer: values[:, 1:].unflatten(1, grid) for layer, values in kept.items()}
-        return TokenTensors(tokens[:, 0], tokens[:, 1:].unflatten(1, grid), patches)
+        shape = (len(tokens), *grid, self.config.embed_dim)
+        patches = {layer: values[:, 1:].reshape(shape) for layer, values in kept.items()}
+        return TokenTensors(tokens[:, 0], tokens[:, 1:].reshape(shape), patches)
 
     def _encode(
         self, pixel_values: torch.Tensor, layers: tuple[int, ...]

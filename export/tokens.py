@@ -56,7 +56,9 @@ class Tokens:
             UsageError: the encoder has no [CLS] token; the first patch is none.
         """
         if self._cls is None:
-            raise UsageError("This encoder has no [CLS] token. Use the mean of its patch tokens: patch.mean((1, 2, 3)).")
+            raise UsageError(
+                "This encoder has no [CLS] token. Use the mean of its patch tokens: patch.mean((1, 2, 3))."
+            )
         return self._cls
 
     def __len__(self) -> int:

@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coldframe.export.host import check_threads, cpu_model
 from coldframe.export.encoder import Encoder
 from coldframe.export.geometry import Geometry
+from coldframe.export.host import check_threads, cpu_model
 from coldframe.export.pixels import IMAGENET_MEAN, IMAGENET_STD, Clips, check_clips
 from coldframe.export.tokens import Tokens
 

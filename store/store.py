@@ -262,7 +262,9 @@ class Store:
             return spec
         tier, layers = self.recipe.tokens, list(self.geometry.layers)
         if name == "cls":
-            raise UsageError(f"This store keeps no [CLS] tokens: its token tier is {tier!r}. Read patch(), or its mean.")
+            raise UsageError(
+                f"This store keeps no [CLS] tokens: its token tier is {tier!r}. Read patch(), or its mean."
+            )
         if not self.geometry.keeps_patches:
             raise UsageError(
                 f"This store keeps no patch tokens: its token tier is {tier!r}. Extract with another tier "

@@ -74,7 +74,7 @@ def test_rows_that_cannot_be_stored_become_failed(tmp_path: Path, dtype: Any, ar
 def test_the_largest_float16_is_kept(tmp_path: Path) -> None:
     store = create_store(tmp_path / "s", small_plan((16,)), geometry=small_geometry(), encoder=ENCODER)
     result = small_result(store, 0)
-    result.cls[0, 0], result.cls[1, 0] = 65519.0, 1e-9
+    result.tokens["cls"][0, 0], result.tokens["cls"][1, 0] = 65519.0, 1e-9
     assert dict(write_unit(store, 0, result).counts) == {"ok": 16, "failed": 0}
     assert store.cls([0])[0, 0] == 65504.0
 
@@ -91,7 +91,7 @@ def test_usable_rows_agrees_with_isfinite() -> None:
 
 def test_failed_rows_are_nan_whatever_the_worker_left_there(empty: Store) -> None:
     result = small_result(empty, 1)
-    assert np.isfinite(result.cls[5]).all()  # row 21 carries numbers, and is failed
+    assert np.isfinite(result.tokens["cls"][5]).all()  # row 21 carries numbers, and is failed
     write_unit(empty, 1, result)
     assert np.isnan(empty.cls([21], allow_failed=True)).all()
     assert np.isnan(empty.patch([21], allow_failed=True)).all()
@@ -100,7 +100,7 @@ def test_failed_rows_are_nan_whatever_the_worker_left_there(empty: Store) -> Non
 def test_float16_results_are_taken_as_they_are(tmp_path: Path) -> None:
     store = create_store(tmp_path / "s", small_plan((16,)), geometry=small_geometry(), encoder=ENCODER)
     result = small_result(store, 0)
-    write_unit(store, 0, dataclasses.replace(result, cls=result.cls.astype(np.float16)))
+    write_unit(store, 0, dataclasses.replace(result, cls=result.tokens["cls"].astype(np.float16)))
     np.testing.assert_array_equal(store.cls(), row_tokens(store, np.arange(16))[0].astype(np.float16))
 
 
