@@ -26,8 +26,11 @@ _END = 2**31 - 1  # of a slice that goes to the last token
 
 
 def predictor_steps(geometry: Geometry, released_steps: int) -> int:
-    """Time steps that the predictor's graph knows positions of: the released ones, and at least one clip beyond."""
-    return max(released_steps, 2 * geometry.times)
+    """Time steps that the predictor's graph knows positions of.
+
+    The released ones, or one clip and 8 steps (2 s on the nominal clock) beyond the clip, whichever is most.
+    """
+    return max(released_steps, geometry.times + max(geometry.times, 8))
 
 
 def predictor_shapes(geometry: Geometry) -> dict[str, list[str | int]]:

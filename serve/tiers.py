@@ -40,7 +40,7 @@ def keep_tier(tokens: Tokens, tier: Tier) -> Kept:
     if tier == "cls":
         return Kept(cls=tokens.cls, patch=None)
     return Kept(
-        cls=None if tier in ("mean", "grid7") else tokens.cls,
+        cls=tokens.cls if tokens.has_cls and tier not in ("mean", "grid7") else None,
         patch=_pool(tokens.patch, tier),
         layers={layer: _pool(patch, tier) for layer, patch in tokens.layers.items()},
     )
