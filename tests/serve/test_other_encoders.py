@@ -12,11 +12,13 @@ from coldframe.errors import UsageError
 from coldframe.export import Bundle, export_bundle, save_reference
 from coldframe.probes.features import read_features
 from coldframe.progress import progress_bar
+from coldframe.serve import unit
 from coldframe.serve.cli import extract_command
 from coldframe.serve.clips import VideoCache, VideoClips, read_clips
 from coldframe.serve.extract import extract, make_recipe, token_geometry
+from coldframe.serve.frame_cache import FrameCache
 from coldframe.serve.inputs import collect_inputs
-from coldframe.serve.runtime import open_runtime
+from coldframe.serve.runtime import Runtime, open_runtime
 from coldframe.store import Store, nearest, open_store, verify_store
 from tests.export.conftest import lively_model
 from tests.export.hugging_face import small_vjepa2
@@ -100,6 +102,28 @@ def test_encoder_without_cls_end_to_end(vjepa2: Bundle, barcodes: Barcodes, tmp_
 def test_full_tier_of_an_encoder_without_cls_keeps_its_grid(vjepa2: Bundle, barcodes: Barcodes, tmp_path: Path) -> None:
     store = extracted(barcodes(16, 0), vjepa2, tmp_path / "s", tokens="full")
     assert (store.geometry.has_cls, store.patch().shape) == (False, (1, 4, 2, 2, 48))
+
+
+def test_per_frame_encoder_encodes_shared_frames_once_and_stores_the_same(
+    barcodes: Barcodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caches: list[FrameCache] = []
+
+    class Seen(FrameCache):
+        def __init__(self, runtime: Runtime) -> None:
+            super().__init__(runtime)
+            caches.append(self)
+
+    monkeypatch.setattr(unit, "FrameCache", Seen)
+    bundle = export_bundle("efficientnet-lite0", tmp_path / "bundle", frames=4, image_size=(64, 64))
+    video = barcodes(30, 0)
+    store = extracted(video, bundle, tmp_path / "s", tokens="mean", hop_frames=1)
+    clips = clips_of(store, video)
+    pictures = {frame.tobytes() for clip in clips for frame in clip}  # some frames of the video are equal
+    assert (store.rows, len(np.unique(store.column("frame_index")))) == (15, 15)
+    assert [cache.encoded for cache in caches] == [len(pictures)]  # of 4 x 15 in the clips
+    expected = open_runtime(bundle, backend="torch")(clips).patch.mean((2, 3))
+    np.testing.assert_allclose(store.patch()[:, :, 0, 0], expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("tier", ["cls", "cls+mean", "cls+grid7"])
