@@ -12,16 +12,20 @@ if TYPE_CHECKING:
     from coldframe.export.bundle_files import Bundle, open_bundle, verify_bundle
     from coldframe.export.checkpoint import load_reference, save_reference, weights_sha256
     from coldframe.export.config import SIZES, LeVJEPAConfig
+    from coldframe.export.families import load_encoder
+    from coldframe.export.geometry import Geometry
     from coldframe.export.levjepa import LeVJEPA
     from coldframe.export.tokens import Tokens
 
 __all__ = [
     "SIZES",
     "Bundle",
+    "Geometry",
     "LeVJEPA",
     "LeVJEPAConfig",
     "Tokens",
     "export_bundle",
+    "load_encoder",
     "load_reference",
     "open_bundle",
     "save_reference",
@@ -32,10 +36,12 @@ __all__ = [
 _HOMES = {
     "SIZES": "config",
     "Bundle": "bundle_files",
+    "Geometry": "geometry",
     "LeVJEPA": "levjepa",
     "LeVJEPAConfig": "config",
     "Tokens": "tokens",
     "export_bundle": "bundle",
+    "load_encoder": "families",
     "load_reference": "checkpoint",
     "open_bundle": "bundle_files",
     "save_reference": "checkpoint",

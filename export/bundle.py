@@ -25,11 +25,23 @@ from coldframe.export.bundle_files import (
     verify_bundle,
     write_record,
 )
+from coldframe.export.families import PACKAGED, PREDICTOR_FILE
+from coldframe.export.geometry import Geometry, export_name
 from coldframe.export.licence import RANDOM_WEIGHTS, Licence, read_licence
-from coldframe.export.parity import BUDGETS, measure_parity, over_budget, variant
+from coldframe.export.parity import (
+    BUDGETS,
+    PREDICTOR,
+    Encode,
+    measure_parity,
+    over_budget,
+    parity_clips,
+    patch_over_budget,
+    variant,
+)
+from coldframe.export.revision import read_revision
 
 if TYPE_CHECKING:
-    from coldframe.export.levjepa import LeVJEPA
+    from coldframe.export.encoder import Encoder
 
 __all__ = ["Bundle", "export_bundle", "open_bundle", "verify_bundle"]
 
@@ -45,13 +57,19 @@ def export_bundle(
     out: str | os.PathLike[str],
     *,
     random_init: int | None = None,
+    frames: int | None = None,
+    image_size: tuple[int, int] | None = None,
+    layers: tuple[int, ...] = (),
+    weights: str | None = None,
     say: Callable[[str], None] = _silent,
 ) -> Bundle:
     """Export an encoder to the bundle `out`.
 
     Args:
-        source, random_init: what `load_reference` takes.
+        source, random_init, weights: what `load_encoder` takes.
         out: folder to make. If it is this very bundle already, it is verified and left as it is.
+        frames, image_size: frames a clip, and height and width in pixels; the released ones where None.
+        layers: blocks, counted from 0, whose patch tokens the bundle gives as well, through the final norm.
         say: told the name of each stage as it begins.
 
     Raises:
@@ -60,19 +78,22 @@ def export_bundle(
         BundleError: the graph misses its parity budget, or `out` cannot be written; nothing is left behind.
     """
     # Here, so that a bundle can be opened and served without PyTorch.
-    from coldframe.export.checkpoint import load_reference, weights_sha256
+    from coldframe.export.checkpoint import weights_sha256
+    from coldframe.export.families import load_encoder
 
     target = Path(out)
     require_text_path(target)
     say("loading the weights")
-    model = load_reference(source, random_init=random_init)
-    record = _identity(model, weights_sha256(model), _licence(model, Path(source)))
+    model = load_encoder(source, random_init=random_init, weights=weights)
+    geometry = model.config.geometry(frames=frames, image_size=image_size, layers=layers)
+    record = _identity(model, geometry, weights_sha256(model))
+    record |= _origin(model, Path(source), weights)
     if os.path.lexists(target):
         return _same_bundle(target, record)
     partial = target.parent / f".{target.name}.partial-{secrets.token_hex(4)}"
     try:
         partial.mkdir(parents=True)
-        _fill(partial, model, record, say)
+        _fill(partial, model, geometry, record, say)
         partial.rename(target)
     except OSError as error:
         raise BundleError(f"{target} could not be written: {error}") from error
@@ -81,37 +102,48 @@ def export_bundle(
     return open_bundle(target)
 
 
-def _licence(model: "LeVJEPA", source: Path) -> Licence:
-    return Licence(name=RANDOM_WEIGHTS) if model.random_init is not None else read_licence(source)
+def _origin(model: "Encoder", source: Path, weights: str | None) -> dict[str, Any]:
+    """Where the weights come from, and what may be done with them."""
+    folder = source.parent if source.is_file() else source
+    licence = _licence(model, source, folder)
+    return {
+        "licence": licence.name,
+        "licence_text": licence.text,
+        "non_commercial": licence.non_commercial,
+        "revision": "" if model.random_init is not None else read_revision(folder),
+        "chosen_weights": weights,
+    }
 
 
-def _identity(model: "LeVJEPA", digest: str, licence: Licence) -> dict[str, Any]:
-    """Everything that makes two exports the same bundle."""
+def _licence(model: "Encoder", source: Path, folder: Path) -> Licence:
+    if model.random_init is not None:
+        return Licence(name=RANDOM_WEIGHTS)
+    if str(source) == PACKAGED:
+        from coldframe.export.efficientnet import packaged_weights
+
+        return packaged_weights()[1]
+    return read_licence(folder)
+
+
+def _identity(model: "Encoder", geometry: Geometry, digest: str) -> dict[str, Any]:
+    """What the encoder is. With its origin, everything that makes two exports the same bundle."""
     config = model.config
     return {
-        "name": config.name,
+        "name": export_name(config.name, geometry, config.geometry()),
         "untrained": model.random_init is not None,
         "random_init": model.random_init,
         "weights_sha256": digest,
         "config": config.to_dict(),
-        "geometry": {
-            "dim": config.embed_dim,
-            "frames": config.num_frames,
-            "rows": config.grid,
-            "cols": config.grid,
-        },
-        "attention": config.attn_mode,
-        "image_size": config.img_size,
+        "geometry": geometry.to_dict(),
         "input": {
             "name": "clips",
             "dtype": "uint8",
             "dims": ["batch", "time", "height", "width", "channel"],
             "channels": "RGB",
-            "normalised_by": "the encoder (ImageNet mean and standard deviation)",
+            "normalised_by": "the encoder",
+            "mean": list(model.pixel_mean),
+            "std": list(model.pixel_std),
         },
-        "licence": licence.name,
-        "licence_text": licence.text,
-        "non_commercial": licence.non_commercial,
         "coldframe": coldframe.__version__,
     }
 
@@ -132,20 +164,24 @@ def _same_bundle(target: Path, record: dict[str, Any]) -> Bundle:
     return bundle
 
 
-def _fill(folder: Path, model: "LeVJEPA", record: dict[str, Any], say: Callable[[str], None]) -> None:
+def _fill(
+    folder: Path, model: "Encoder", geometry: Geometry, record: dict[str, Any], say: Callable[[str], None]
+) -> None:
     # Here, so that the package can be imported where onnx and onnxruntime are not installed.
-    from coldframe.export.checkpoint import save_reference
-    from coldframe.export.graph import write_graph
+    from coldframe.export.families import save_encoder, write_encoder_graph
     from coldframe.export.onnx_runtime import OnnxRuntime
     from coldframe.export.torch_runtime import TorchRuntime
 
     say("writing the weights and the graph")
-    save_reference(model, folder)
+    save_encoder(model, folder)
     graph = folder / graph_file(PRECISION)
-    write_graph(model, graph, metadata={key: record[key] for key in ("name", "weights_sha256", "coldframe")})
+    write_encoder_graph(
+        model, graph, geometry=geometry, metadata={key: record[key] for key in ("name", "weights_sha256", "coldframe")}
+    )
     say("measuring parity with the PyTorch reference")
-    candidate, reference = OnnxRuntime(graph, model.config, precision=PRECISION), TorchRuntime(model)
-    measured = measure_parity(reference, candidate, model.config)
+    candidate = OnnxRuntime(graph, geometry, precision=PRECISION)
+    reference = TorchRuntime(model, geometry=geometry)
+    measured = measure_parity(reference, candidate, geometry)
     key = variant(candidate.backend, PRECISION)
     misses = over_budget(measured, PRECISION)
     if misses:
@@ -154,6 +190,24 @@ def _fill(folder: Path, model: "LeVJEPA", record: dict[str, Any], say: Callable[
         )
     measured["budget"] = asdict(BUDGETS[PRECISION])
     measured["provenance"] = {"candidate": candidate.provenance(), "reference": reference.provenance()}
-    (folder / PARITY_FILE).write_text(json.dumps({key: measured}, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    records = {key: measured, **_predictor_parity(folder, model, geometry, reference)}
+    (folder / PARITY_FILE).write_text(json.dumps(records, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     say("hashing the files")
     write_record(folder, record, (PRECISION,))
+
+
+def _predictor_parity(folder: Path, model: "Encoder", geometry: Geometry, encode: Encode) -> dict[str, Any]:
+    """The record of the predictor's graph, where the encoder has one."""
+    if not (folder / PREDICTOR_FILE).exists():
+        return {}
+    from coldframe.export.predictor import OnnxPredictor, TorchPredictor, measure_predictor
+    from coldframe.export.vjepa2 import VJEPA2
+
+    assert isinstance(model, VJEPA2), type(model)
+    candidate = OnnxPredictor(folder / PREDICTOR_FILE, model.config, geometry)
+    patch = encode(parity_clips(geometry)["moving"]).patch
+    measured = measure_predictor(TorchPredictor(model), candidate, patch)
+    misses = patch_over_budget(measured, PRECISION)
+    if misses:
+        raise BundleError(f"the predictor misses its parity budget and is not exported: {'; '.join(misses)}.")
+    return {PREDICTOR: {**measured, "budget": asdict(BUDGETS[PRECISION])}}

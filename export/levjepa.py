@@ -4,7 +4,7 @@ Written from the published facts (shapes, checkpoint keys, mask rule) of MLO-lab
 galilai-group/LeVJEPA-VideoMix-Large. It is kept literal, one masked attention a block, rather than fast.
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -12,6 +12,8 @@ from torch.nn import functional
 
 from coldframe.errors import UsageError
 from coldframe.export.config import LAYER_NORM_EPS, SIZES, LeVJEPAConfig
+from coldframe.export.encoder import Encoder as ReferenceEncoder
+from coldframe.export.encoder import TokenTensors
 from coldframe.export.rope import rope_angles, rotate
 
 __all__ = ["SIZES", "EncoderOutput", "LeVJEPA", "LeVJEPAConfig", "block_causal_mask"]
@@ -43,14 +45,27 @@ def block_causal_mask(frames: int, patches: int) -> torch.Tensor:
     return frame[None, :] <= frame[:, None]
 
 
+class BlockShape(Protocol):
+    """What a block needs to know."""
+
+    @property
+    def embed_dim(self) -> int: ...
+    @property
+    def num_heads(self) -> int: ...
+    @property
+    def mlp_dim(self) -> int: ...
+
+
 class Attention(nn.Module):
-    def __init__(self, config: LeVJEPAConfig) -> None:
+    def __init__(self, config: BlockShape) -> None:
         super().__init__()
         self.num_heads = config.num_heads
         self.qkv = nn.Linear(config.embed_dim, 3 * config.embed_dim)
         self.proj = nn.Linear(config.embed_dim, config.embed_dim)
 
-    def forward(self, tokens: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, tokens: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, mask: torch.Tensor | None
+    ) -> torch.Tensor:
         batch, count, dim = tokens.shape
         packed = self.qkv(tokens).view(batch, count, 3, self.num_heads, dim // self.num_heads)
         query, key, value = packed.permute(2, 0, 3, 1, 4)  # each (B, heads, n, d)
@@ -62,7 +77,7 @@ class Attention(nn.Module):
 
 
 class Mlp(nn.Module):
-    def __init__(self, config: LeVJEPAConfig) -> None:
+    def __init__(self, config: BlockShape) -> None:
         super().__init__()
         self.fc1 = nn.Linear(config.embed_dim, config.mlp_dim)
         self.fc2 = nn.Linear(config.mlp_dim, config.embed_dim)
@@ -73,14 +88,18 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, config: LeVJEPAConfig) -> None:
+    """Pre-norm attention and MLP, shared with V-JEPA 2. `mask` None lets every token read every other."""
+
+    def __init__(self, config: BlockShape) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(config.embed_dim, eps=LAYER_NORM_EPS)
         self.attn = Attention(config)
         self.norm2 = nn.LayerNorm(config.embed_dim, eps=LAYER_NORM_EPS)
         self.mlp = Mlp(config)
 
-    def forward(self, tokens: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, tokens: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, mask: torch.Tensor | None
+    ) -> torch.Tensor:
         tokens = tokens + self.attn(self.norm1(tokens), cos, sin, mask)
         out: torch.Tensor = tokens + self.mlp(self.norm2(tokens))
         return out
@@ -106,7 +125,7 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(config.embed_dim, eps=LAYER_NORM_EPS)
 
 
-class LeVJEPA(nn.Module):
+class LeVJEPA(ReferenceEncoder):
     """The encoder, with the state-dict keys of the released checkpoint.
 
     Attributes:
@@ -130,16 +149,33 @@ class LeVJEPA(nn.Module):
         Raises:
             UsageError: another layout or dtype.
         """
+        tokens, _ = self._encode(pixel_values, ())
+        return EncoderOutput(tokens, tokens[:, 0])
+
+    def tokens(self, pixel_values: torch.Tensor, *, layers: tuple[int, ...] = ()) -> TokenTensors:
+        """[CLS] and patch tokens of clips as `forward` takes them, and patch tokens of further blocks."""
+        grid = self._grid(pixel_values)
+        tokens, kept = self._encode(pixel_values, layers)
+        shape = (len(tokens), *grid, self.config.embed_dim)
+        patches = {layer: values[:, 1:].reshape(shape) for layer, values in kept.items()}
+        return TokenTensors(tokens[:, 0], tokens[:, 1:].reshape(shape), patches)
+
+    def _encode(
+        self, pixel_values: torch.Tensor, layers: tuple[int, ...]
+    ) -> tuple[torch.Tensor, dict[int, torch.Tensor]]:
+        """All tokens of the last block and of each of `layers`, through the final norm."""
         frames, rows, cols = self._grid(pixel_values)
         cos, sin = self._rope(frames, rows, cols, pixel_values)
         mask = block_causal_mask(frames, rows * cols).to(pixel_values.device)
         encoder = self.encoder
         patches = encoder.patch_embed(pixel_values)
         tokens = torch.cat((encoder.cls_token.expand(len(patches), -1, -1), patches), dim=1)
-        for block in encoder.blocks:
+        kept = {}
+        for number, block in enumerate(encoder.blocks):
             tokens = block(tokens, cos, sin, mask)
-        tokens = encoder.norm(tokens)
-        return EncoderOutput(tokens, tokens[:, 0])
+            if number in layers:
+                kept[number] = encoder.norm(tokens)
+        return encoder.norm(tokens), kept
 
     def _rope(self, frames: int, rows: int, cols: int, like: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosine and sine, `(1 + patches, d)`; [CLS] is not turned."""

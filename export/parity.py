@@ -1,9 +1,10 @@
 """Parity: how far an exported graph is from the PyTorch reference, measured on the machine that exports.
 
 Compared: [CLS] and every patch token of a structured clip and of a noise clip, by cosine and by largest
-difference; and, within the graph alone, that frames 0..T-2 do not change when the last frame does, while the
-last frame and [CLS] do. The worst patch token counts, since a mean hides a wrong corner. Cosine does not see
-a wrong scale, so the largest difference over the largest value has a budget too.
+difference, and so the patch tokens of every further layer; and, within the graph alone, what changes when the
+last frame does: the last step and [CLS] always, earlier steps exactly where attention is full. The worst patch
+token counts, since a mean hides a wrong corner. Cosine does not see a wrong scale, so the largest difference
+over the largest value has a budget too.
 
 Not compared: real videos (weights decide numerics more than pixels do), other batch sizes (tests do that),
 speed.
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coldframe.export.config import LeVJEPAConfig
+from coldframe.export.geometry import Geometry, HasGeometry, as_geometry
 from coldframe.export.pixels import Clips
 from coldframe.export.tokens import Tokens
 
@@ -31,8 +32,10 @@ class Budget:
     Attributes:
         cls_cosine, patch_cosine_mean, patch_cosine_worst: least cosine to the reference.
         relative_max_abs: largest absolute difference over the largest absolute value of the reference.
-        prefix_max_abs: largest change of earlier frames' tokens when the last frame changes.
-        response_min: least change of the last frame's tokens, and of [CLS], when the last frame changes.
+        prefix_max_abs: largest change of earlier frames' tokens when the last frame changes, unless attention is
+            full.
+        response_min: least change of the last frame's tokens, of [CLS], and of earlier frames' tokens where
+            attention is full, when the last frame changes.
     """
 
     cls_cosine: float
@@ -55,6 +58,11 @@ BUDGETS: dict[str, Budget] = {
     )
 }
 _AT_LEAST = ("cls_cosine", "patch_cosine_mean", "patch_cosine_worst")
+_PATCH_MEASURES = ("patch_cosine_mean", "patch_cosine_worst", "relative_max_abs", "max_abs")
+Limit = tuple[str, float | None, str, float]  # name, value, whether the bound is its least or most, bound
+
+
+PREDICTOR = "onnxruntime/fp32/predictor"  # key of the predictor's record in `parity.json`
 
 
 def variant(backend: str, precision: str) -> str:
@@ -62,15 +70,16 @@ def variant(backend: str, precision: str) -> str:
     return f"{backend}/{precision}"
 
 
-def parity_clips(config: LeVJEPAConfig) -> dict[str, Clips]:
+def parity_clips(geometry: Geometry | HasGeometry) -> dict[str, Clips]:
     """Fixed clips `(1, T, H, W, 3)` by name.
 
     `moving` is a disc over a colour ramp, `moving_cut` the same but for a last frame of noise, `noise` is all
     noise.
     """
-    side, frames = config.img_size, config.num_frames
-    noise = np.random.default_rng(SEED).integers(0, 256, (1, frames, side, side, 3), dtype=np.uint8)
-    y, x = np.mgrid[0:side, 0:side] / side
+    shape = as_geometry(geometry)
+    frames, height, width = shape.frames, shape.height, shape.width
+    noise = np.random.default_rng(SEED).integers(0, 256, (1, frames, height, width, 3), dtype=np.uint8)
+    y, x = np.mgrid[0:height, 0:width] / np.array([height, width]).reshape(2, 1, 1)
     moving = np.empty_like(noise)
     for t in range(frames):
         phase = t / frames
@@ -82,30 +91,63 @@ def parity_clips(config: LeVJEPAConfig) -> dict[str, Clips]:
     return {"moving": moving, "moving_cut": cut, "noise": noise}
 
 
-def measure_parity(reference: Encode, candidate: Encode, config: LeVJEPAConfig) -> dict[str, Any]:
+def measure_parity(reference: Encode, candidate: Encode, geometry: Geometry | HasGeometry) -> dict[str, Any]:
     """Measure `candidate` against `reference`, one clip at a time.
 
     Returns:
-        JSON-ready record: the worst of every measure over clips, the measures of each clip, and `prefix`.
+        JSON-ready record: the worst of every measure over clips, the measures of each clip, `prefix`, and
+        under `layers` the worst measures of each further layer. What concerns [CLS] is None without one.
     """
-    clips = parity_clips(config)
+    clips = parity_clips(geometry)
     tokens = {name: candidate(clip) for name, clip in clips.items()}
-    by_clip = {name: compare(reference(clips[name]), tokens[name]) for name in ("moving", "noise")}
-    record: dict[str, Any] = {
-        name: (min if name in _AT_LEAST else max)((one[name] for one in by_clip.values()), key=_nan_is_worst(name))
-        for name in ("cls_cosine", "patch_cosine_mean", "patch_cosine_worst", "relative_max_abs", "max_abs")
+    truth = {name: reference(clips[name]) for name in ("moving", "noise")}
+    by_clip = {name: compare(truth[name], tokens[name]) for name in truth}
+    layers = {
+        str(layer): _worst(
+            [compare_patch(truth[name].layers[layer], tokens[name].layers[layer]) for name in truth], _PATCH_MEASURES
+        )
+        for layer in as_geometry(geometry).layers
     }
-    return {**record, "prefix": compare_prefix(tokens["moving"], tokens["moving_cut"]), "clips": by_clip}
-
-
-def compare(reference: Tokens, candidate: Tokens) -> dict[str, float]:
-    """Measures of one batch against the reference; not finite where either side is not."""
-    cls = cosine(reference.cls, candidate.cls)
-    patch = cosine(reference.patch, candidate.patch)
-    largest = max(_largest(reference.cls), _largest(reference.patch))
-    max_abs = max(_largest(reference.cls - candidate.cls), _largest(reference.patch - candidate.patch))
+    prefix = compare_prefix(tokens["moving"], tokens["moving_cut"])
     return {
-        "cls_cosine": float(cls.min()),
+        **_worst(list(by_clip.values()), ("cls_cosine", *_PATCH_MEASURES)),
+        "attention": as_geometry(geometry).attention,
+        "prefix": prefix,
+        "layers": layers,
+        "clips": by_clip,
+    }
+
+
+def _worst(records: list[dict[str, Any]], names: tuple[str, ...]) -> dict[str, Any]:
+    """The worst of every measure; a NaN is worse than anything, and None everywhere stays None."""
+    worst: dict[str, Any] = {}
+    for name in names:
+        values = [record[name] for record in records]
+        pick = min if name in _AT_LEAST else max
+        worst[name] = None if None in values else pick(values, key=_nan_is_worst(name))
+    return worst
+
+
+def compare(reference: Tokens, candidate: Tokens) -> dict[str, Any]:
+    """Measures of one batch against the reference; not finite where either side is not."""
+    measures = compare_patch(reference.patch, candidate.patch)
+    if not reference.has_cls:
+        return {"cls_cosine": None, **measures}
+    largest = max(_largest(reference.cls), _largest(reference.patch))
+    max_abs = max(_largest(reference.cls - candidate.cls), measures["max_abs"])
+    return {
+        **measures,
+        "cls_cosine": float(cosine(reference.cls, candidate.cls).min()),
+        "max_abs": max_abs,
+        "relative_max_abs": max_abs / largest if largest > 0 else float("nan"),
+    }
+
+
+def compare_patch(reference: NDArray[np.float32], candidate: NDArray[np.float32]) -> dict[str, Any]:
+    """Measures of vectors along the last axis, such as the patch tokens of one layer."""
+    patch = cosine(reference, candidate)
+    largest, max_abs = _largest(reference), _largest(reference - candidate)
+    return {
         "patch_cosine_mean": float(patch.mean()),
         "patch_cosine_worst": float(patch.min()),
         "max_abs": max_abs,
@@ -113,13 +155,14 @@ def compare(reference: Tokens, candidate: Tokens) -> dict[str, float]:
     }
 
 
-def compare_prefix(whole: Tokens, cut: Tokens) -> dict[str, float]:
+def compare_prefix(whole: Tokens, cut: Tokens) -> dict[str, Any]:
     """What changed between two clips that differ in their last frame only."""
     change = np.abs(whole.patch - cut.patch)
     return {
+        "earlier_frames": change.shape[1] - 1,
         "max_abs": float(change[:, :-1].max(initial=0.0)),
         "last_frame": float(change[:, -1].max()),
-        "cls": _largest(whole.cls - cut.cls),
+        "cls": _largest(whole.cls - cut.cls) if whole.has_cls else None,
     }
 
 
@@ -136,17 +179,40 @@ def over_budget(record: Mapping[str, Any], precision: str) -> list[str]:
     """Every measure of `record` that misses the budget of `precision`, in words; a NaN always misses."""
     budget = asdict(BUDGETS[precision])
     prefix = record["prefix"]
-    limits = [(name, record[name], "least", budget[name]) for name in _AT_LEAST]
+    limits: list[Limit] = [(name, record[name], "least", budget[name]) for name in _AT_LEAST]
     limits += [
         ("relative_max_abs", record["relative_max_abs"], "most", budget["relative_max_abs"]),
-        ("change of earlier frames", prefix["max_abs"], "most", budget["prefix_max_abs"]),
+        _prefix_limit(record, budget),
         ("change of the last frame", prefix["last_frame"], "least", budget["response_min"]),
         ("change of cls", prefix["cls"], "least", budget["response_min"]),
     ]
+    missed = _misses(limits)
+    for layer, measures in record["layers"].items():
+        missed += [f"layer {layer} {miss}" for miss in patch_over_budget(measures, precision)]
+    return missed
+
+
+def patch_over_budget(measures: Mapping[str, Any], precision: str) -> list[str]:
+    """The same for measures of patch tokens alone (`compare_patch`)."""
+    budget = asdict(BUDGETS[precision])
+    limits: list[Limit] = [(name, measures[name], "least", budget[name]) for name in _AT_LEAST[1:]]
+    return _misses([*limits, ("relative_max_abs", measures["relative_max_abs"], "most", budget["relative_max_abs"])])
+
+
+def _prefix_limit(record: Mapping[str, Any], budget: Mapping[str, float]) -> Limit:
+    """What may become of earlier frames when the last one changes. One step has no earlier ones."""
+    change = record["prefix"]["max_abs"]
+    if record["attention"] == "full" and record["prefix"]["earlier_frames"]:
+        return ("change of earlier frames", change, "least", budget["response_min"])
+    return ("change of earlier frames", change, "most", budget["prefix_max_abs"])
+
+
+def _misses(limits: list[Limit]) -> list[str]:
+    """In words, every limit that is not kept; None stands for what the encoder does not have."""
     return [
         f"{name} is {value:.6g}, allowed is at {bound} {limit:g}"
         for name, value, bound, limit in limits
-        if not (value >= limit if bound == "least" else value <= limit)
+        if value is not None and not (value >= limit if bound == "least" else value <= limit)
     ]
 
 

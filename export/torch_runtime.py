@@ -2,9 +2,11 @@
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from coldframe.export.encoder import Encoder
+from coldframe.export.geometry import Geometry
 from coldframe.export.host import check_threads, cpu_model
-from coldframe.export.levjepa import LeVJEPA
 from coldframe.export.pixels import IMAGENET_MEAN, IMAGENET_STD, Clips, check_clips
 from coldframe.export.tokens import Tokens
 
@@ -14,6 +16,7 @@ class TorchRuntime:
 
     Args:
         model: the reference, in eval mode.
+        geometry: sizes and layers of the export; None for those that the model was released with.
         threads: threads for one call; None for one a usable core. PyTorch's count is global to the process:
             it is set for the call and put back.
     """
@@ -21,24 +24,29 @@ class TorchRuntime:
     backend = "torch"
     precision = "fp32"
 
-    def __init__(self, model: LeVJEPA, *, threads: int | None = None) -> None:
+    def __init__(self, model: Encoder, *, geometry: Geometry | None = None, threads: int | None = None) -> None:
         self._model = model
+        self._geometry: Geometry = model.config.geometry() if geometry is None else geometry
         self.threads = check_threads(threads)
 
     def __call__(self, clips: Clips) -> Tokens:
         """Encode `clips`, uint8 `(B, T, H, W, 3)`."""
-        config = self._model.config
+        model, geometry = self._model, self._geometry
         # PyTorch has no read-only tensors, so a read-only array is copied.
-        checked = torch.from_numpy(np.require(check_clips(clips, config), requirements="W"))
+        checked = torch.from_numpy(np.require(check_clips(clips, geometry), requirements="W"))
         before = torch.get_num_threads()
         torch.set_num_threads(self.threads)
         try:
             with torch.inference_mode():
-                hidden = self._model(pixel_values=normalise(checked)).last_hidden_state.numpy()
+                pixels = normalise(checked, model.pixel_mean, model.pixel_std)
+                cls, patch, layers = model.tokens(pixels, layers=geometry.layers)
         finally:
             torch.set_num_threads(before)
-        grid = (len(hidden), config.num_frames, config.grid, config.grid, config.embed_dim)
-        return Tokens(cls=hidden[:, 0].copy(), patch=np.ascontiguousarray(hidden[:, 1:]).reshape(grid))
+        return Tokens(
+            cls=None if cls is None else _owned(cls),
+            patch=_owned(patch),
+            layers={layer: _owned(values) for layer, values in layers.items()},
+        )
 
     def provenance(self) -> dict[str, str]:
         """What computes, for the record of a run."""
@@ -50,7 +58,16 @@ class TorchRuntime:
         }
 
 
-def normalise(clips: torch.Tensor) -> torch.Tensor:
-    """uint8 `(B, T, H, W, 3)` in [0, 255] to ImageNet-normalised float32 `(B, 3, T, H, W)`."""
-    mean, std = torch.tensor(IMAGENET_MEAN), torch.tensor(IMAGENET_STD)
-    return ((clips.float() / 255 - mean) / std).permute(0, 4, 1, 2, 3)
+def _owned(values: torch.Tensor) -> NDArray[np.float32]:
+    """A contiguous array with memory of its own."""
+    array: NDArray[np.float32] = values.contiguous().clone().numpy()
+    return array
+
+
+def normalise(
+    clips: torch.Tensor,
+    mean: tuple[float, float, float] = IMAGENET_MEAN,
+    std: tuple[float, float, float] = IMAGENET_STD,
+) -> torch.Tensor:
+    """uint8 `(B, T, H, W, 3)` in [0, 255] to normalised float32 `(B, 3, T, H, W)`."""
+    return ((clips.float() / 255 - torch.tensor(mean)) / torch.tensor(std)).permute(0, 4, 1, 2, 3)

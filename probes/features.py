@@ -63,6 +63,11 @@ def read_features(
     """
     if kind == "mean" and store.recipe.tokens == "cls":
         raise UsageError("features 'mean' need patch tokens; this store keeps 'cls' only. Use features 'cls'.")
+    if kind == "cls" and not store.geometry.has_cls:
+        raise UsageError(
+            f"features 'cls' need a [CLS] token; this store keeps {store.recipe.tokens!r} without one. "
+            "Use features 'mean'."
+        )
     row_bytes = 4 * store.geometry.dim if kind == "cls" else store.geometry.row_bytes("float32")
     batch = max(1, _BATCH_BYTES // row_bytes)
     blocks = []

@@ -14,6 +14,7 @@ from coldframe.serve.container import file_sha256
 from coldframe.serve.frames import read_frames
 from coldframe.serve.preprocess import resize_crop
 from coldframe.serve.pts_index import PtsIndex, build_index
+from coldframe.store.recipe import ImageSize
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +64,11 @@ class VideoCache:
 
 
 def read_clips(
-    video: VideoClips, cache: VideoCache, *, image_size: int, threads: int
+    video: VideoClips, cache: VideoCache, *, image_size: ImageSize, threads: int
 ) -> Generator[tuple[int, NDArray[np.uint8] | VideoError]]:
     """Yield every row of `video` once, in order, as `(row, clip)` or `(row, why there is none)`.
 
-    A clip is (T, image_size, image_size, 3) uint8 RGB in [0, 255]. Each frame is decoded and resized once, however
+    A clip is (T, height, width, 3) uint8 RGB in [0, 255]. Each frame is decoded and resized once, however
     many clips share it, and dropped after the last clip that needs it. A file that is written to meanwhile gives no
     more clips, but for those whose pictures were read before.
     """
@@ -84,7 +85,7 @@ def read_clips(
 
 
 def _assemble(
-    video: VideoClips, index: PtsIndex, image_size: int, threads: int
+    video: VideoClips, index: PtsIndex, image_size: ImageSize, threads: int
 ) -> Generator[NDArray[np.uint8] | VideoError]:
     """One clip, or the first reason why one of its frames is missing, for each row of `video`."""
     first_needed = video.frame_index.min(axis=1)

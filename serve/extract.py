@@ -13,6 +13,7 @@ from coldframe.export import Bundle
 from coldframe.serve.inputs import InputVideo
 from coldframe.serve.planner import make_plan
 from coldframe.serve.runtime import Backend
+from coldframe.serve.tiers import require_even_grid
 from coldframe.serve.unit import RunnerSettings
 from coldframe.serve.workers import run_units
 from coldframe.store import Store, create_store, open_store, pending_units, seal
@@ -80,7 +81,9 @@ def make_recipe(
         hop_frames=frames if hop_frames is None else hop_frames,
         sampling=sampling,
         image_size=bundle.image_size,
+        resize="short_side" if isinstance(bundle.image_size, int) else "cover",
         precision=precision,
+        layers=() if tokens == "cls" else bundle.geometry.layers,
         tokens=tokens,
         dtype=dtype,
     )
@@ -88,9 +91,19 @@ def make_recipe(
 
 def token_geometry(bundle: Bundle, tokens: Tokens) -> TokenGeometry:
     """Shape of one row's tokens for `bundle` at tier `tokens`."""
-    if tokens == "cls+grid7" and (bundle.rows % 2 or bundle.cols % 2):
-        raise UsageError(f"The patch grid is {bundle.rows} x {bundle.cols}; cls+grid7 needs even sides. Use full.")
-    return TokenGeometry.for_tier(tokens, dim=bundle.dim, time=bundle.frames, rows=bundle.rows, cols=bundle.cols)
+    shape = bundle.geometry
+    kept = TokenGeometry.for_tier(
+        tokens,
+        dim=shape.dim,
+        time=shape.times,
+        rows=shape.rows,
+        cols=shape.cols,
+        has_cls=shape.has_cls,
+        layers=shape.layers,
+    )
+    if tokens in ("cls+grid7", "grid7"):
+        require_even_grid(shape.rows, shape.cols, tokens)
+    return kept
 
 
 def extract(

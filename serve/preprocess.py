@@ -1,4 +1,4 @@
-"""Preprocess: one decoded picture to the encoder's square input."""
+"""Preprocess: one decoded picture to the encoder's input."""
 
 from fractions import Fraction
 from typing import cast
@@ -8,33 +8,36 @@ import torch
 from numpy.typing import NDArray
 
 from coldframe.errors import VideoError
+from coldframe.store.recipe import ImageSize, height_width
 
 # Of the resized picture before the crop; 2 x 4000 pixels brought to a short side of 224 would be 448,000
 # wide.
 MAX_RESIZED_PIXELS = 8192 * 8192
 
 
-def resize_crop(frame: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """Centre square of `frame` after its short side was brought to `size`.
+def resize_crop(frame: NDArray[np.uint8], size: ImageSize) -> NDArray[np.uint8]:
+    """Centre of `frame` after it was resized to just cover `size`, keeping its shape.
 
     Antialiased bicubic on uint8: PIL's BICUBIC to one grey level, except for at most 2 in 10,000 values,
-    which differ by two. The long side is rounded half to even, the crop starts at floor((side - size) / 2).
-    A picture that has the size already keeps its bytes.
+    which differ by two. For a square, the short side becomes `size`; else the side that would fall short first
+    fits exactly. The other side is rounded half to even, the crop starts at floor((side - size) / 2). A picture
+    that has the size already keeps its bytes.
 
     Args:
         frame: (H, W, 3) uint8 RGB in [0, 255].
-        size: height and width of the result in pixels.
+        size: side of a square in pixels, or height and width.
 
     Returns:
-        (size, size, 3) uint8 RGB in [0, 255], contiguous.
+        (height, width, 3) uint8 RGB in [0, 255], contiguous.
 
     Raises:
         VideoError: reason `limit` if the picture is so long and thin that the resized one has more than
             `MAX_RESIZED_PIXELS` pixels.
     """
     height, width, _ = frame.shape
-    short = min(height, width)
-    new_height, new_width = (round(Fraction(side * size, short)) for side in (height, width))
+    wanted_height, wanted_width = height_width(size)
+    scale = max(Fraction(wanted_height, height), Fraction(wanted_width, width))
+    new_height, new_width = round(height * scale), round(width * scale)
     if new_height * new_width > MAX_RESIZED_PIXELS:
         raise VideoError(
             "limit",
@@ -43,8 +46,8 @@ def resize_crop(frame: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
         )
     if (new_height, new_width) != (height, width):
         frame = _resize(frame, new_height, new_width)
-    top, left = (new_height - size) // 2, (new_width - size) // 2
-    return np.ascontiguousarray(frame[top : top + size, left : left + size])
+    top, left = (new_height - wanted_height) // 2, (new_width - wanted_width) // 2
+    return np.ascontiguousarray(frame[top : top + wanted_height, left : left + wanted_width])
 
 
 def _resize(frame: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:

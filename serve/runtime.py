@@ -74,16 +74,17 @@ def open_runtime(
 
 def _torch(bundle: Bundle, threads: int | None) -> Runtime:
     """The reference. Parity is measured against it, so it has no record of its own."""
-    from coldframe.export.checkpoint import load_reference, weights_sha256
+    from coldframe.export.checkpoint import weights_sha256
+    from coldframe.export.families import load_encoder
     from coldframe.export.torch_runtime import TorchRuntime
 
-    model = load_reference(bundle.path)
+    model = load_encoder(bundle.path)
     found = weights_sha256(model)
     if found != bundle.weights_sha256:
         raise BundleError(
             f"{bundle.path} holds weights of digest {found}, not {bundle.weights_sha256}. Export it again."
         )
-    return TorchRuntime(model, threads=threads)
+    return TorchRuntime(model, geometry=bundle.geometry, threads=threads)
 
 
 def _onnxruntime(bundle: Bundle, precision: str, threads: int | None) -> Runtime:
@@ -92,7 +93,7 @@ def _onnxruntime(bundle: Bundle, precision: str, threads: int | None) -> Runtime
     _require_parity(bundle, variant("onnxruntime", precision), precision)
     graph = bundle.graph(precision)
     check_digests(bundle, (graph.name, f"{graph.name}.data"))
-    return OnnxRuntime(graph, bundle.config, precision=precision, threads=threads)
+    return OnnxRuntime(graph, bundle.geometry, precision=precision, threads=threads)
 
 
 def _require_parity(bundle: Bundle, key: str, precision: str) -> None:

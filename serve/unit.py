@@ -15,10 +15,11 @@ import coldframe
 from coldframe.errors import VideoError
 from coldframe.serve.clips import VideoCache, VideoClips, read_clips
 from coldframe.serve.container import decoder_version
+from coldframe.serve.frame_cache import FrameCache
 from coldframe.serve.runtime import Backend, Runtime, open_runtime
 from coldframe.serve.tiers import keep_tier
 from coldframe.store import Store, UnitResult, open_store, write_unit
-from coldframe.store.schema import Reason, Status
+from coldframe.store.schema import Reason, Status, layer_array
 from coldframe.store.text import text_to_path
 
 Clip = NDArray[np.uint8]
@@ -51,8 +52,7 @@ class _Rows:
     rows: range
     status: NDArray[np.uint8]
     reason: NDArray[np.uint8]
-    cls: NDArray[np.float32]
-    patch: NDArray[np.float32] | None
+    tokens: dict[str, NDArray[np.float32]]
     failures: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=lambda: {"decode": 0.0, "encode": 0.0})
 
@@ -63,12 +63,13 @@ class UnitRunner:
     def __init__(self, settings: RunnerSettings, on_clips: Callable[[int], object] | None = None) -> None:
         self.settings = settings
         self.store: Store = open_store(settings.store, writable=True)
-        self.runtime: Runtime = open_runtime(
+        runtime = open_runtime(
             settings.bundle,
             backend=settings.backend,
             precision=self.store.recipe.precision,
             threads=settings.threads,
         )
+        self.runtime: Runtime = FrameCache(runtime) if self.store.recipe.attention == "per_frame" else runtime
         self._on_clips = on_clips or (lambda count: None)
         self._cache = VideoCache()
         self._paths = self.store.video_column("path")
@@ -89,14 +90,13 @@ class UnitRunner:
         self._commit(unit, filled)
 
     def _empty(self, rows: range) -> _Rows:
-        shape, count = self.store.geometry, len(rows)
-        grid = (count, shape.time, shape.rows, shape.cols, shape.dim)
+        count = len(rows)
+        arrays = {name: spec for name, spec in self.store.unit_arrays.items() if spec.sharded}
         return _Rows(
             rows=rows,
             status=np.full(count, Status.FAILED, np.uint8),
             reason=np.zeros(count, np.uint8),
-            cls=np.full((count, shape.dim), np.nan, np.float32),
-            patch=np.full(grid, np.nan, np.float32) if shape.time else None,
+            tokens={name: np.full((count, *spec.row_shape), np.nan, np.float32) for name, spec in arrays.items()},
         )
 
     def _planned(self, filled: _Rows) -> list[VideoClips]:
@@ -138,12 +138,13 @@ class UnitRunner:
             return
         started = time.perf_counter()
         tokens = self.runtime(np.stack([clip for _, clip in clips]))
-        cls, patch = keep_tier(tokens, self.store.recipe.tokens)
+        kept = keep_tier(tokens, self.store.recipe.tokens)
         filled.seconds["encode"] += time.perf_counter() - started
         at = np.array([row for row, _ in clips]) - filled.rows.start
-        filled.cls[at] = cls
-        if filled.patch is not None:
-            filled.patch[at] = patch
+        named = {"cls": kept.cls, "patch": kept.patch}
+        named |= {layer_array(layer): patch for layer, patch in kept.layers.items()}
+        for name, values in filled.tokens.items():
+            values[at] = named[name]
         filled.status[at] = Status.OK
 
     def _fail(self, filled: _Rows, row: int, error: VideoError) -> None:
@@ -159,8 +160,9 @@ class UnitRunner:
             rows=filled.rows,
             status=filled.status,
             reason=filled.reason,
-            cls=filled.cls,
-            patch=filled.patch,
+            cls=filled.tokens.get("cls"),
+            patch=filled.tokens.get("patch"),
+            layers={layer: filled.tokens[layer_array(layer)] for layer in self.store.geometry.layers},
             failures=sorted(filled.failures, key=lambda failure: int(failure["row"])),
             seconds=filled.seconds,
             provenance=self.provenance(),

@@ -20,7 +20,7 @@ from coldframe.store.files import disk_errors, fsync_path, sha256_file
 from coldframe.store.layout import ArraySpec, plan_arrays, rows_per_unit, unit_arrays
 from coldframe.store.markers import MARKER_FOLDER
 from coldframe.store.plan import Plan
-from coldframe.store.recipe import canonical_json
+from coldframe.store.recipe import Recipe, canonical_json
 from coldframe.store.root import ATTRIBUTE, Root, write_plan_record
 from coldframe.store.schema import TokenGeometry
 from coldframe.store.store import Store, open_store
@@ -72,12 +72,22 @@ def _check(place: Path, plan: Plan, geometry: TokenGeometry) -> None:
     _check_free(place)
     if not len(plan.clips):
         raise UsageError("The plan has no clips, so there is nothing to store. Check which videos were found.")
-    kept = (geometry.time * geometry.rows * geometry.cols > 0, geometry.rows * geometry.cols == 1)
-    wanted = {"cls": (False, False), "cls+mean": (True, True)}.get(plan.recipe.tokens)
-    if not kept[0] if wanted is None else kept != wanted:
+    if not _suits(geometry, plan.recipe):
         raise UsageError(
-            f"{geometry} does not suit the token tier {plan.recipe.tokens!r}. Make it with TokenGeometry.for_tier."
+            f"{geometry} does not suit the token tier {plan.recipe.tokens!r} with the layers "
+            f"{plan.recipe.layers}. Make it with TokenGeometry.for_tier."
         )
+
+
+def _suits(geometry: TokenGeometry, recipe: Recipe) -> bool:
+    tier = recipe.tokens
+    one_a_frame = geometry.rows * geometry.cols == 1
+    return (
+        geometry.keeps_patches == (tier != "cls")
+        and (one_a_frame or tier not in ("mean", "cls+mean"))
+        and (tier == "full" or geometry.has_cls == tier.startswith("cls"))
+        and geometry.layers == recipe.layers
+    )
 
 
 def _check_free(place: Path) -> None:

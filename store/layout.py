@@ -110,18 +110,19 @@ def rows_per_unit(rows: int, geometry: TokenGeometry, dtype: StorageDtype) -> in
 
 
 def unit_arrays(rows: int, per_unit: int, geometry: TokenGeometry, dtype: StorageDtype) -> dict[str, ArraySpec]:
-    """Arrays that units write, by name: `patch` (where the tier keeps patches), `cls`, `status`, `reason`,
-    `flags`.
+    """Arrays that units write, by name: `patch` and `patch_l<i>` (where the tier keeps patches), `cls` (where
+    the encoder has one), `status`, `reason`.
 
     Inner chunks hold 1 row where that row takes at least `WHOLE_CHUNK_BYTES`, else 16 rows: one clip of the
-    `full` tier is read alone, while short vectors are not cut into crumbs. `status`, `reason` and `flags`
+    `full` tier is read alone, while short vectors are not cut into crumbs. `status` and `reason`
     take a few bytes a row and are always read whole, so a unit of them is a single plain chunk.
     """
     arrays = []
-    if geometry.time * geometry.rows * geometry.cols:
-        shape = (geometry.time, geometry.rows, geometry.cols, geometry.dim)
-        arrays.append(_tokens("patch", ("time", "row", "col", "dim"), (rows, *shape), per_unit, dtype))
-    arrays.append(_tokens("cls", ("dim",), (rows, geometry.dim), per_unit, dtype))
+    shape = (geometry.time, geometry.rows, geometry.cols, geometry.dim)
+    for name in geometry.patch_arrays:
+        arrays.append(_tokens(name, ("time", "row", "col", "dim"), (rows, *shape), per_unit, dtype))
+    if geometry.has_cls:
+        arrays.append(_tokens("cls", ("dim",), (rows, geometry.dim), per_unit, dtype))
     for name in ("status", "reason"):
         arrays.append(_plain(name, ("clip",), (rows,), "uint8", per_unit))
     return {spec.name: spec for spec in arrays}

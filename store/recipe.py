@@ -10,6 +10,12 @@ from coldframe.errors import RecipeMismatch, UsageError
 from coldframe.store.schema import TOKEN_TIERS, StorageDtype, Tokens
 
 Sampling = Literal["grid", "stride"]
+ImageSize = int | tuple[int, int]
+
+
+def height_width(size: ImageSize) -> tuple[int, int]:
+    """Height and width in pixels; one number stands for a square."""
+    return (size, size) if isinstance(size, int) else size
 
 MIN_FPS, MAX_FPS = 0.001, 240.0
 MAX_HOP_FRAMES = 1_000_000  # far more than any video has; keeps row positions within 64 bits
@@ -32,10 +38,11 @@ class Recipe:
         fps: clip frame rate in frames per second.
         hop_frames: distance between the starts of two clips, in clip frames (1 / fps seconds each).
         sampling: `grid` (nearest PTS to t0 + k / fps) or `stride` (the reference notebook's integer step).
-        image_size: height and width of the encoder input in pixels.
+        image_size: side of the square encoder input in pixels, or its height and width.
         resize, interpolation, crop, untagged_colour: pixel rules by name.
         precision: arithmetic of the encoder.
         layer: which block's output is stored, through the final norm; `last` is the encoder's output.
+        layers: further blocks, counted from 0, whose patch tokens are stored, each through the final norm.
         tokens: token tier.
         dtype: storage type of the tokens.
     """
@@ -47,13 +54,14 @@ class Recipe:
     fps: float = 7.5
     hop_frames: int = 16
     sampling: Sampling = "grid"
-    image_size: int = 224
+    image_size: ImageSize = 224
     resize: str = "short_side"
     interpolation: str = "bicubic_antialias_uint8"
     crop: str = "centre"
     untagged_colour: str = "bt601_limited"
     precision: str = "fp32"
     layer: str = "last"
+    layers: tuple[int, ...] = ()
     tokens: Tokens = "cls"
     dtype: StorageDtype = "float16"
 
@@ -70,6 +78,10 @@ class Recipe:
             raise UsageError(f"tokens is {self.tokens!r}; allowed are {', '.join(TOKEN_TIERS)}.")
         if self.dtype not in ("float16", "float32"):
             raise UsageError(f"dtype is {self.dtype!r}; allowed are 'float16' and 'float32'.")
+        if min(height_width(self.image_size)) < 1:
+            raise UsageError(f"image_size is {self.image_size!r}; allowed are whole numbers of pixels from 1.")
+        if self.layers and self.tokens == "cls":
+            raise UsageError(f"layers is {self.layers}, but the token tier 'cls' keeps no patch tokens of any layer.")
 
     @property
     def recipe_id(self) -> str:
@@ -77,11 +89,15 @@ class Recipe:
         return hashlib.sha256(canonical_json(self.to_dict()).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """JSON values."""
+        pairs = asdict(self).items()
+        return {key: list(value) if isinstance(value, tuple) else value for key, value in pairs}
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        return cls(**fields)
+        size = fields.get("image_size", 224)
+        pair = size if isinstance(size, int) else tuple(size)
+        return cls(**{**fields, "image_size": pair, "layers": tuple(fields.get("layers", ()))})
 
     def require_equal(self, other: "Recipe", what: str) -> None:
         """Raise `RecipeMismatch`, which shows all differences, unless `other` (of `what`) is equal."""

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ class Root:
             "videos": self.videos,
             "unit_rows": self.unit_rows,
             "recipe": self.recipe.to_dict(),
-            "geometry": asdict(self.geometry),
+            "geometry": self.geometry.to_dict(),
             "encoder": dict(self.encoder),
         }
 
@@ -68,7 +68,7 @@ class Root:
         root = cls(
             recipe=Recipe.from_dict(fields["recipe"]),
             plan_id=fields["plan_id"],
-            geometry=TokenGeometry(**fields["geometry"]),
+            geometry=TokenGeometry.from_dict(fields["geometry"]),
             encoder=dict(fields["encoder"]),
             rows=fields["rows"],
             videos=fields["videos"],

@@ -1,14 +1,25 @@
 """Words and numbers that the store's arrays are made of. `docs/FORMAT.md` specifies them for strangers."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from enum import IntEnum, IntFlag
-from typing import Literal, get_args
+from typing import Any, Literal, Self, get_args
+
+from coldframe.errors import UsageError
 
 FORMAT_VERSION = 1
 
-Tokens = Literal["cls", "cls+mean", "cls+grid7", "full"]
+Tokens = Literal["cls", "cls+mean", "cls+grid7", "full", "mean", "grid7"]
 TOKEN_TIERS: tuple[Tokens, ...] = get_args(Tokens)
 StorageDtype = Literal["float16", "float32"]
+
+# what an encoder without [CLS] can give where a tier asks for one
+WITHOUT_CLS: dict[Tokens, Tokens] = {"cls": "mean", "cls+mean": "mean", "cls+grid7": "grid7"}
+
+
+def layer_array(layer: int) -> str:
+    """Name of the array with the patch tokens of block `layer`, counted from 0."""
+    return f"patch_l{layer}"
 
 
 class Status(IntEnum):
@@ -58,25 +69,73 @@ class TokenGeometry:
 
     `patch` of one row is `(time, rows, cols, dim)`; `rows` and `cols` are 0 where the tier keeps no patches
     and 1 for one mean token a frame.
+
+    Attributes:
+        has_cls: whether a row has a [CLS] vector.
+        layers: blocks, counted from 0, whose patch tokens are kept beside `patch`, in the same shape.
     """
 
     dim: int
     time: int
     rows: int
     cols: int
+    has_cls: bool = True
+    layers: tuple[int, ...] = ()
 
     @classmethod
-    def for_tier(cls, tokens: Tokens, *, dim: int, time: int, rows: int, cols: int) -> "TokenGeometry":
-        """What `tokens` keeps of an encoder whose patch tokens are `(time, rows, cols, dim)`."""
+    def for_tier(
+        cls,
+        tokens: Tokens,
+        *,
+        dim: int,
+        time: int,
+        rows: int,
+        cols: int,
+        has_cls: bool = True,
+        layers: tuple[int, ...] = (),
+    ) -> Self:
+        """What `tokens` keeps of an encoder whose patch tokens are `(time, rows, cols, dim)`.
+
+        Args:
+            has_cls: whether the encoder has a [CLS] token.
+            layers: blocks whose patch tokens the encoder gives as well; the tier `cls` keeps none.
+
+        Raises:
+            UsageError: a tier with [CLS] of an encoder that has none.
+        """
+        if not has_cls and tokens in WITHOUT_CLS:
+            raise UsageError(
+                f"tokens is {tokens!r}, but this encoder has no [CLS] token, and no other token is one. "
+                f"Use {WITHOUT_CLS[tokens]!r}; allowed are 'mean', 'grid7' and 'full'."
+            )
         if tokens == "cls":
             return cls(dim=dim, time=0, rows=0, cols=0)
-        if tokens == "cls+mean":
-            return cls(dim=dim, time=time, rows=1, cols=1)
-        if tokens == "cls+grid7":
-            return cls(dim=dim, time=time, rows=rows // 2, cols=cols // 2)
-        return cls(dim=dim, time=time, rows=rows, cols=cols)
+        if tokens in ("cls+mean", "mean"):
+            rows = cols = 1
+        elif tokens in ("cls+grid7", "grid7"):
+            rows, cols = rows // 2, cols // 2
+        kept_cls = has_cls and tokens not in ("mean", "grid7")
+        return cls(dim=dim, time=time, rows=rows, cols=cols, has_cls=kept_cls, layers=layers)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> Self:
+        return cls(**{**fields, "layers": tuple(fields.get("layers", ()))})
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values."""
+        return {**asdict(self), "layers": list(self.layers)}
+
+    @property
+    def keeps_patches(self) -> bool:
+        return self.time * self.rows * self.cols > 0
+
+    @property
+    def patch_arrays(self) -> tuple[str, ...]:
+        """Names of the arrays of patch tokens: `patch`, then one a layer."""
+        return ("patch", *map(layer_array, self.layers)) if self.keeps_patches else ()
 
     def row_bytes(self, dtype: StorageDtype) -> int:
         """Bytes that one row's tokens take, before any overhead."""
         width = 2 if dtype == "float16" else 4
-        return width * self.dim * (1 + self.time * self.rows * self.cols)
+        patches = self.time * self.rows * self.cols * len(self.patch_arrays)
+        return width * self.dim * (self.has_cls + patches)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import zarr
@@ -25,7 +25,7 @@ from coldframe.store.markers import (
 from coldframe.store.recipe import Recipe
 from coldframe.store.root import PLAN_RECORD_KEY, Root, plan_problems, read_root
 from coldframe.store.rows import RowNumbers, as_rows, gather
-from coldframe.store.schema import Reason, Status, TokenGeometry
+from coldframe.store.schema import Reason, Status, TokenGeometry, layer_array
 from coldframe.store.text import path_to_text
 
 _CLIP_ARRAYS = ("video", "clip_start_s", "clip_end_s", "frame_index", "frame_pts_s", "n_real", "flags")
@@ -205,29 +205,31 @@ class Store:
         """[CLS] vectors (n, dim) float32 of `rows`, in their order; of all ok rows if None.
 
         Raises:
-            UsageError: a row number that does not exist.
+            UsageError: a row number that does not exist, or the store keeps no [CLS].
             StoreError: a row that is not ok, unless `allow_failed`, which gives NaN for it; or damaged data.
         """
         return self._tokens("cls", rows, allow_failed)
 
-    def patch(self, rows: RowNumbers | None = None, *, allow_failed: bool = False) -> NDArray[np.float32]:
+    def patch(
+        self, rows: RowNumbers | None = None, *, layer: int | None = None, allow_failed: bool = False
+    ) -> NDArray[np.float32]:
         """Patch tokens (n, time, row, col, dim) float32 of `rows`; as `cls` otherwise.
 
+        Args:
+            layer: block, counted from 0, whose output is read, through the final norm; None for the encoder's
+                output.
+
         Raises:
-            UsageError: also if the store's token tier keeps no patches.
+            UsageError: also if the store's token tier keeps no patches, or not those of `layer`.
         """
-        if "patch" not in self.unit_arrays:
-            raise UsageError(
-                f"This store keeps no patch tokens: its token tier is {self.recipe.tokens!r}. Extract with "
-                "another "
-                "tier (cls+mean, cls+grid7 or full) into a new store."
-            )
-        return self._tokens("patch", rows, allow_failed)
+        return self._tokens("patch" if layer is None else layer_array(layer), rows, allow_failed)
 
     def iter_tokens(
-        self, array: Literal["cls", "patch"], rows: RowNumbers | None = None, *, batch_rows: int
+        self, array: str, rows: RowNumbers | None = None, *, batch_rows: int
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """(rows, tokens) in batches of at most `batch_rows`, for stores larger than memory.
+
+        `array` is `cls`, `patch`, or `patch_l<i>` for a layer that the store keeps.
 
         Ascending rows read every chunk once; for shuffled training, shuffle `unit_range`s and read unit by
         unit.
@@ -235,13 +237,12 @@ class Store:
         if batch_rows < 1:
             raise UsageError(f"batch_rows is {batch_rows}; allowed is 1 or more.")
         wanted = self.ok_rows() if rows is None else as_rows(rows, self.rows)
-        read = self.cls if array == "cls" else self.patch
         for start in range(0, len(wanted), batch_rows):
             batch = wanted[start : start + batch_rows]
-            yield batch, read(batch)
+            yield batch, self._tokens(array, batch, False)
 
     def _tokens(self, name: str, rows: RowNumbers | None, allow_failed: bool) -> NDArray[np.float32]:
-        spec = self.unit_arrays[name]
+        spec = self._token_array(name)
         wanted = self.ok_rows() if rows is None else as_rows(rows, self.rows)
         ok = self._row_values["status"][wanted] == Status.OK
         if ok.all():
@@ -253,6 +254,26 @@ class Store:
         else:
             raise StoreError(self._not_ok(wanted[~ok]))
         return values
+
+    def _token_array(self, name: str) -> ArraySpec:
+        """The array of tokens called `name`, or what the store keeps instead."""
+        spec = self.unit_arrays.get(name)
+        if spec is not None and spec.sharded:
+            return spec
+        tier, layers = self.recipe.tokens, list(self.geometry.layers)
+        if name == "cls":
+            raise UsageError(
+                f"This store keeps no [CLS] tokens: its token tier is {tier!r}. Read patch(), or its mean."
+            )
+        if not self.geometry.keeps_patches:
+            raise UsageError(
+                f"This store keeps no patch tokens: its token tier is {tier!r}. Extract with another tier "
+                "(cls+mean, cls+grid7, mean, grid7 or full) into a new store."
+            )
+        raise UsageError(
+            f"This store keeps no {name}; it keeps the layers {layers or 'none'} beside the encoder's output. "
+            "Export the encoder with --layers and extract into a new store."
+        )
 
     def _not_ok(self, rows: NDArray[np.int64]) -> str:
         row = int(rows[0])

@@ -1,7 +1,6 @@
 """Summary: what a store holds, and the seal that says that every planned row is accounted for."""
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ def summarise(store: Store) -> dict[str, Any]:
         "recipe_id": store.recipe_id,
         "plan_id": store.plan_id,
         "recipe": store.recipe.to_dict(),
-        "geometry": asdict(store.geometry),
+        "geometry": store.geometry.to_dict(),
         "encoder": dict(store.encoder),
     }
 

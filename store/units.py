@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from coldframe.store.markers import (
     write_sealed_json,
 )
 from coldframe.store.recipe import canonical_json
-from coldframe.store.schema import Reason, Status
+from coldframe.store.schema import Reason, Status, layer_array
 from coldframe.store.shards import Fill, encode_object
 from coldframe.store.store import Store
 
@@ -38,8 +39,10 @@ class UnitResult:
         rows: the unit's rows, `store.unit_range(unit)`.
         status: (n,) uint8, `Status.OK` or `Status.FAILED`; nothing may be absent.
         reason: (n,) uint8 `Reason`; not `NONE` where failed, `NONE` where ok.
-        cls: (n, dim) float32, or float16 if that is what is stored; anything where failed.
+        cls: (n, dim) float32, or float16 if that is what is stored; anything where failed. None exactly where
+            the store keeps none.
         patch: (n, time, row, col, dim), types as `cls`; None exactly where the tier keeps no patches.
+        layers: the same of each further block that the recipe names, by its number.
         failures: one entry a failed row, `{"row", "video", "path", "reason", "error"}`; a failed row without
             one gets one with an empty error text.
         seconds: time spent, by stage.
@@ -49,11 +52,19 @@ class UnitResult:
     rows: range
     status: NDArray[np.uint8]
     reason: NDArray[np.uint8]
-    cls: NDArray[np.floating[Any]]
+    cls: NDArray[np.floating[Any]] | None = None
     patch: NDArray[np.floating[Any]] | None = None
+    layers: Mapping[int, NDArray[np.floating[Any]]] = field(default_factory=dict)
     failures: list[dict[str, Any]] = field(default_factory=list)
     seconds: Mapping[str, float] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def tokens(self) -> dict[str, NDArray[np.floating[Any]]]:
+        """Token arrays by the name that they are stored under."""
+        layers = {layer_array(layer): values for layer, values in self.layers.items()}
+        named = {"patch": self.patch, **layers, "cls": self.cls}
+        return {name: values for name, values in named.items() if values is not None}
 
 
 def write_unit(store: Store, unit: int, result: UnitResult) -> Marker:
@@ -118,19 +129,21 @@ class _CheckedTokens:
     def fills(self, store: Store) -> dict[str, Fill]:
         """How to fill each array, in the order in which they must be written.
 
-        `cls` is checked ahead because it is small, so that a row that fails there is NaN in `patch` too;
-        `patch` is checked while it is written, so that large tokens are cast once.
+        A row that fails in one array is NaN in all of them. So every array but the first is checked ahead;
+        the first is checked while it is written, so that `patch`, often the only large one, is cast once.
         """
-        dtype = store.unit_arrays["cls"].numpy_dtype
-        self._refuse(0, _cast(self.result.cls, np.empty(self.result.cls.shape, dtype)))
-        fills: dict[str, Fill] = {}
-        if self.result.patch is not None:
-            patch = self.result.patch
-            fills["patch"] = lambda start, stop, out: self._fill_tokens(patch, start, stop, out)
-        fills["cls"] = lambda start, stop, out: self._fill_tokens(self.result.cls, start, stop, out)
+        tokens = self.result.tokens
+        for values in list(tokens.values())[1:]:
+            self._check_ahead(values, np.dtype(store.recipe.dtype))
+        fills: dict[str, Fill] = {name: partial(self._fill_tokens, values) for name, values in tokens.items()}
         fills["status"] = lambda start, stop, out: np.copyto(out, self.status[start:stop])
         fills["reason"] = lambda start, stop, out: np.copyto(out, self.reason[start:stop])
         return fills
+
+    def _check_ahead(self, values: NDArray[np.floating[Any]], dtype: np.dtype[Any]) -> None:
+        buffer = np.empty((1, *values.shape[1:]), dtype)
+        for row in range(len(values)):
+            self._refuse(row, _cast(values[row : row + 1], buffer))
 
     def _fill_tokens(self, values: NDArray[np.floating[Any]], start: int, stop: int, out: NDArray[Any]) -> None:
         self._refuse(start, _cast(values[start:stop], out))
@@ -191,14 +204,14 @@ def _check_result(store: Store, unit: int, result: UnitResult) -> None:
     if result.rows != rows:
         raise StoreError(f"The result is for rows {result.rows}, but unit {unit} has {rows}.")
     expected = {name: (len(rows), *spec.row_shape) for name, spec in store.unit_arrays.items()}
-    given = {name: getattr(result, name) for name in ("status", "reason", "cls", "patch")}
-    found = {name: value.shape for name, value in given.items() if value is not None}
+    given = {**result.tokens, "status": result.status, "reason": result.reason}
+    found = {name: value.shape for name, value in given.items()}
     if found != expected:
         raise StoreError(f"The result for unit {unit} has the shapes {found}; the store takes {expected}.")
-    for name in ("cls", "patch"):
+    for name, values in result.tokens.items():
         allowed = (np.dtype(np.float32), np.dtype(store.recipe.dtype))
-        if given[name] is not None and given[name].dtype not in allowed:
-            raise StoreError(f"{name} is {given[name].dtype}; allowed are float32 and {store.recipe.dtype}.")
+        if values.dtype not in allowed:
+            raise StoreError(f"{name} is {values.dtype}; allowed are float32 and {store.recipe.dtype}.")
     _check_accounts(rows, result)
     try:
         canonical_json([dict(result.seconds), dict(result.provenance), result.failures])

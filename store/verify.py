@@ -186,9 +186,9 @@ def _row_problems(store: Store, marker: Marker) -> Iterator[str]:
     listed = [failure.get("row") for failure in marker.failures]
     if listed != (np.flatnonzero(failed) + marker.start).tolist():
         yield "the marker's list of failures is not that of the failed rows"
-    for name in ("cls", "patch"):
-        if name in store.unit_arrays:
-            usable, blank = _token_rows(store, store.unit_arrays[name], marker)
+    for name, spec in store.unit_arrays.items():
+        if spec.sharded:  # tokens
+            usable, blank = _token_rows(store, spec, marker)
             yield from _at(marker, ok & ~usable, f"is ok, but its {name} is not finite or all zero")
             yield from _at(marker, failed & ~blank, f"is failed, but its {name} is not NaN")
 

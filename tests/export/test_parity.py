@@ -37,7 +37,9 @@ def good_record() -> dict[str, Any]:
         "patch_cosine_mean": 1.0,
         "patch_cosine_worst": 1.0,
         "relative_max_abs": 0.0,
-        "prefix": {"max_abs": 0.0, "last_frame": 1.0, "cls": 1.0},
+        "attention": "block_causal",
+        "prefix": {"earlier_frames": 2, "max_abs": 0.0, "last_frame": 1.0, "cls": 1.0},
+        "layers": {},
     }
 
 
@@ -70,6 +72,7 @@ def test_prefix_measures_see_their_own_frames() -> None:
     patch = base.patch.copy()
     patch[0, 2] += 0.5
     assert compare_prefix(base, with_patch(base, patch)) == {
+        "earlier_frames": 2,
         "max_abs": 0.0,
         "last_frame": pytest.approx(0.5),
         "cls": 0.0,
@@ -102,6 +105,33 @@ def test_lost_or_dead_attention_misses_the_budget(prefix: dict[str, float], matc
     record["prefix"] |= prefix
     (miss,) = over_budget(record, "fp32")
     assert miss.startswith(match)
+
+
+def test_full_attention_must_show_in_earlier_frames() -> None:
+    record = good_record() | {"attention": "full"}
+    assert over_budget(record, "fp32") == ["change of earlier frames is 0, allowed is at least 0.0001"]
+    record["prefix"]["max_abs"] = 0.3
+    assert over_budget(record, "fp32") == []
+    assert len(over_budget(record | {"attention": "block_causal"}, "fp32")) == 1
+    record["prefix"] |= {"earlier_frames": 0, "max_abs": 0.0}  # a clip of one step has no earlier ones
+    assert over_budget(record, "fp32") == []
+
+
+def test_every_layer_has_the_budget_of_the_output() -> None:
+    good = {"patch_cosine_mean": 1.0, "patch_cosine_worst": 1.0, "relative_max_abs": 0.0}
+    assert over_budget(good_record() | {"layers": {"3": good}}, "fp32") == []
+    for name, value in (("patch_cosine_worst", 0.9), ("patch_cosine_mean", float("nan")), ("relative_max_abs", 1.0)):
+        (miss,) = over_budget(good_record() | {"layers": {"3": good, "4": good | {name: value}}}, "fp32")
+        assert miss.startswith(f"layer 4 {name} is")
+
+
+def test_encoder_without_cls_has_no_cls_measures() -> None:
+    base = tokens()
+    bare = Tokens(patch=base.patch)
+    measured = compare(bare, bare)
+    assert measured["cls_cosine"] is None
+    prefix = good_record()["prefix"] | {"cls": None}
+    assert over_budget(good_record() | measured | {"prefix": prefix}, "fp32") == []
 
 
 def test_clips_are_fixed_and_differ_where_they_should() -> None:

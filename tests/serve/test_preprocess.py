@@ -81,3 +81,22 @@ def test_a_thread_of_a_picture_is_refused_before_it_takes_memory() -> None:
         resize_crop(np.zeros((4000, 2, 3), np.uint8), 224)
     assert caught.value.reason == "limit"
     assert resize_crop(np.zeros((4000, 20, 3), np.uint8), 224).shape == (224, 224, 3)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "new_height", "new_width"),
+    [
+        (720, 1280, 96, 171),  # 170.7: the height fits exactly
+        (96, 97, 127, 128),  # 126.7: the width does
+        (300, 400, 96, 128),  # the same shape: nothing is cut
+        (1280, 720, 228, 128),  # 227.6
+    ],
+)
+def test_a_picture_covers_an_input_that_is_not_square(height: int, width: int, new_height: int, new_width: int) -> None:
+    frame = picture(height, width)
+    ours = resize_crop(frame, (96, 128))
+    resized = Image.fromarray(frame).resize((new_width, new_height), Image.Resampling.BICUBIC)
+    left, top = (new_width - 128) // 2, (new_height - 96) // 2
+    reference = np.asarray(resized.crop((left, top, left + 128, top + 96)))
+    assert ours.shape == (96, 128, 3)
+    assert np.abs(ours.astype(int) - reference).max() <= 2

@@ -15,17 +15,20 @@ def tokens(rows: int = 4, cols: int = 6) -> Tokens:
 
 
 def test_cls_keeps_no_patches() -> None:
-    cls, patch = keep_tier(tokens(), "cls")
-    np.testing.assert_array_equal(cls, tokens().cls)
-    assert patch is None
+    kept = keep_tier(tokens(), "cls")
+    assert kept.cls is not None
+    np.testing.assert_array_equal(kept.cls, tokens().cls)
+    assert (kept.patch, kept.layers) == (None, {})
 
 
 def test_full_keeps_every_token() -> None:
-    np.testing.assert_array_equal(keep_tier(tokens(), "full")[1], tokens().patch)
+    kept = keep_tier(tokens(), "full").patch
+    assert kept is not None
+    np.testing.assert_array_equal(kept, tokens().patch)
 
 
 def test_mean_is_the_mean_of_each_frame() -> None:
-    kept = keep_tier(tokens(), "cls+mean")[1]
+    kept = keep_tier(tokens(), "cls+mean").patch
     assert kept is not None
     assert kept.shape == (2, 3, 1, 1, 5)
     for clip in range(2):
@@ -35,7 +38,7 @@ def test_mean_is_the_mean_of_each_frame() -> None:
 
 
 def test_grid7_is_the_mean_of_each_two_by_two_block() -> None:
-    kept, whole = keep_tier(tokens(), "cls+grid7")[1], tokens().patch
+    kept, whole = keep_tier(tokens(), "cls+grid7").patch, tokens().patch
     assert kept is not None
     assert kept.shape == (2, 3, 2, 3, 5)
     for y in range(2):
@@ -47,3 +50,21 @@ def test_grid7_is_the_mean_of_each_two_by_two_block() -> None:
 def test_odd_grid_cannot_be_pooled() -> None:
     with pytest.raises(UsageError, match="grid is 3 x 6; cls\\+grid7 needs even sides"):
         keep_tier(tokens(rows=3), "cls+grid7")
+
+
+def test_tiers_without_cls_keep_the_same_patches_and_no_cls() -> None:
+    for bare, whole in (("mean", "cls+mean"), ("grid7", "cls+grid7")):
+        kept, other = keep_tier(tokens(), bare), keep_tier(tokens(), whole)  # type: ignore[arg-type]
+        assert kept.cls is None
+        assert kept.patch is not None
+        np.testing.assert_array_equal(kept.patch, other.patch)
+
+
+def test_every_layer_is_pooled_as_the_output_is() -> None:
+    base = tokens()
+    layered = Tokens(patch=base.patch, cls=base.cls, layers={3: base.patch * 2, 5: base.patch * -1})
+    kept = keep_tier(layered, "cls+grid7")
+    assert kept.patch is not None
+    assert set(kept.layers) == {3, 5}
+    np.testing.assert_allclose(kept.layers[3], kept.patch * 2, rtol=1e-6)
+    np.testing.assert_allclose(kept.layers[5], -kept.patch, rtol=1e-6)

@@ -10,8 +10,6 @@ from coldframe.store import TokenGeometry, unit_rows
 from coldframe.store.layout import plan_arrays, rows_per_unit, unit_arrays
 from tests.store.plans import small_plan
 
-LARGE = {"dim": 1024, "time": 16, "rows": 14, "cols": 14}
-
 
 @pytest.mark.parametrize(
     ("rows", "row_bytes", "expected"),
@@ -40,7 +38,7 @@ def test_unit_rows_obeys_its_bounds(rows: int, row_bytes: int) -> None:
 
 
 def test_a_large_clip_is_a_chunk_of_its_own_and_short_vectors_are_not() -> None:
-    geometry = TokenGeometry.for_tier("full", **LARGE)
+    geometry = TokenGeometry.for_tier("full", dim=1024, time=16, rows=14, cols=14)
     per_unit = rows_per_unit(10_000, geometry, "float16")
     arrays = unit_arrays(10_000, per_unit, geometry, "float16")
     assert (arrays["patch"].chunk_rows, arrays["patch"].object_rows) == (1, 32)
@@ -58,7 +56,7 @@ def test_chunks_divide_a_unit_that_is_smaller_than_16_rows() -> None:
 
 
 def test_the_cls_tier_has_no_patch_array() -> None:
-    arrays = unit_arrays(50, 16, TokenGeometry.for_tier("cls", **LARGE), "float32")
+    arrays = unit_arrays(50, 16, TokenGeometry.for_tier("cls", dim=1024, time=16, rows=14, cols=14), "float32")
     assert list(arrays) == ["cls", "status", "reason"]
 
 

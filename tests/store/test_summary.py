@@ -53,7 +53,7 @@ def test_the_ledger_lists_every_failed_row_once_in_row_order(tmp_path: Path) -> 
     for unit in reversed(range(store.unit_count)):
         result = small_result(store, unit)
         if unit == 1:
-            result.cls[4, 0] = np.inf  # row 20
+            result.tokens["cls"][4, 0] = np.inf  # row 20
         write_unit(store, unit, result)
     assert seal(store) == {"planned": 42, "ok": 39, "failed": 3, "absent": 0}
     lines = (store.path / "units" / "failures.jsonl").read_text().splitlines()

@@ -9,11 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 from coldframe.errors import ColdframeError, StoreError, UsageError
 from coldframe.store import (
     Reason,
     Store,
+    TokenGeometry,
+    UnitResult,
     committed_units,
     create_store,
     discard_units,
@@ -24,6 +27,7 @@ from coldframe.store import (
     write_unit,
 )
 from coldframe.store.files import sha256_file
+from coldframe.store.schema import Tokens
 from coldframe.store.units import usable_rows
 from tests.store.plans import ENCODER, row_tokens, small_geometry, small_plan, small_result
 
@@ -74,7 +78,7 @@ def test_rows_that_cannot_be_stored_become_failed(tmp_path: Path, dtype: Any, ar
 def test_the_largest_float16_is_kept(tmp_path: Path) -> None:
     store = create_store(tmp_path / "s", small_plan((16,)), geometry=small_geometry(), encoder=ENCODER)
     result = small_result(store, 0)
-    result.cls[0, 0], result.cls[1, 0] = 65519.0, 1e-9
+    result.tokens["cls"][0, 0], result.tokens["cls"][1, 0] = 65519.0, 1e-9
     assert dict(write_unit(store, 0, result).counts) == {"ok": 16, "failed": 0}
     assert store.cls([0])[0, 0] == 65504.0
 
@@ -91,7 +95,7 @@ def test_usable_rows_agrees_with_isfinite() -> None:
 
 def test_failed_rows_are_nan_whatever_the_worker_left_there(empty: Store) -> None:
     result = small_result(empty, 1)
-    assert np.isfinite(result.cls[5]).all()  # row 21 carries numbers, and is failed
+    assert np.isfinite(result.tokens["cls"][5]).all()  # row 21 carries numbers, and is failed
     write_unit(empty, 1, result)
     assert np.isnan(empty.cls([21], allow_failed=True)).all()
     assert np.isnan(empty.patch([21], allow_failed=True)).all()
@@ -100,7 +104,7 @@ def test_failed_rows_are_nan_whatever_the_worker_left_there(empty: Store) -> Non
 def test_float16_results_are_taken_as_they_are(tmp_path: Path) -> None:
     store = create_store(tmp_path / "s", small_plan((16,)), geometry=small_geometry(), encoder=ENCODER)
     result = small_result(store, 0)
-    write_unit(store, 0, dataclasses.replace(result, cls=result.cls.astype(np.float16)))
+    write_unit(store, 0, dataclasses.replace(result, cls=result.tokens["cls"].astype(np.float16)))
     np.testing.assert_array_equal(store.cls(), row_tokens(store, np.arange(16))[0].astype(np.float16))
 
 
@@ -210,3 +214,85 @@ def test_a_disk_that_refuses_commits_nothing(
     assert not list(filled.path.rglob("*.partial"))
     write_unit(filled, 1, small_result(filled, 1))
     assert verify_store(filled.path).passed
+
+
+# --- further layers, and no [CLS] --------------------------------------------------------------
+
+
+def layered_store(path: Path, *, has_cls: bool = True, tokens: Tokens = "full") -> Store:
+    plan = small_plan((20,), tokens=tokens)
+    plan = dataclasses.replace(plan, recipe=dataclasses.replace(plan.recipe, layers=(2, 5)))
+    geometry = TokenGeometry.for_tier(tokens, dim=8, time=4, rows=2, cols=2, has_cls=has_cls, layers=(2, 5))
+    return create_store(path, plan, geometry=geometry, encoder=ENCODER)
+
+
+def layered_result(store: Store, unit: int) -> UnitResult:
+    result = small_result(store, unit)
+    assert result.patch is not None
+    layers = {2: result.patch * 2, 5: result.patch * -1}
+    return dataclasses.replace(result, layers=layers, cls=result.cls if store.geometry.has_cls else None)
+
+
+def test_layers_are_stored_beside_the_output(tmp_path: Path) -> None:
+    store = layered_store(tmp_path / "s")
+    for unit in range(store.unit_count):
+        write_unit(store, unit, layered_result(store, unit))
+    assert verify_store(store.path).passed
+    rows = np.array([17, 3])
+    expected = store.patch(rows)
+    given = row_tokens(store, rows)[1]
+    assert given is not None
+    np.testing.assert_array_equal(store.patch(rows, layer=2), (given * 2).astype(np.float16))
+    np.testing.assert_array_equal(store.patch(rows, layer=5), -expected)
+    ((_, first),) = store.iter_tokens("patch_l5", rows, batch_rows=9)
+    np.testing.assert_array_equal(first, -expected)
+    group = zarr.open_group(str(store.path), mode="r")
+    assert {"patch", "patch_l2", "patch_l5", "cls"} <= set(dict(group.arrays()))
+    with pytest.raises(UsageError, match=r"keeps no patch_l4; it keeps the layers \[2, 5\]"):
+        store.patch(rows, layer=4)
+
+
+@pytest.mark.parametrize("where", ["patch", 2, 5, "cls"])
+def test_a_row_that_is_not_finite_anywhere_is_nan_everywhere(tmp_path: Path, where: str | int) -> None:
+    store = layered_store(tmp_path / "s")
+    result = layered_result(store, 0)
+    broken = result.layers[where] if isinstance(where, int) else result.tokens[where]
+    broken[6].reshape(-1)[3] = 70000.0  # overflows float16
+    assert dict(write_unit(store, 0, result).counts) == {"ok": 15, "failed": 1}
+    for values in (
+        store.cls([6], allow_failed=True),
+        *(store.patch([6], layer=layer, allow_failed=True) for layer in (None, 2, 5)),
+    ):
+        assert np.isnan(values).all()
+    report = verify_store(store.path)
+    assert [problem.kind for problem in report.problems] == ["absent"]
+
+
+def test_a_store_without_cls_has_none(tmp_path: Path) -> None:
+    store = layered_store(tmp_path / "s", has_cls=False)
+    for unit in range(store.unit_count):
+        write_unit(store, unit, layered_result(store, unit))
+    assert verify_store(store.path).passed
+    assert not (store.path / "cls").exists()
+    assert np.isfinite(store.patch()).all()
+    with pytest.raises(UsageError, match=r"keeps no \[CLS\] tokens: its token tier is 'full'. Read patch"):
+        store.cls()
+    with pytest.raises(StoreError, match="has the shapes"):
+        write_unit(store, 0, small_result(store, 0))
+
+
+@pytest.mark.parametrize(("tier", "offered"), [("cls", "mean"), ("cls+mean", "mean"), ("cls+grid7", "grid7")])
+def test_tiers_with_cls_are_refused_by_name_without_one(tier: Tokens, offered: str) -> None:
+    with pytest.raises(UsageError, match=f"no \\[CLS\\] token.*Use '{offered}'"):
+        TokenGeometry.for_tier(tier, dim=8, time=4, rows=2, cols=2, has_cls=False)
+
+
+def test_a_layer_that_is_damaged_is_seen(tmp_path: Path) -> None:
+    store = layered_store(tmp_path / "s")
+    for unit in range(store.unit_count):
+        write_unit(store, unit, layered_result(store, unit))
+    place = store.path / "patch_l5/c/0/0/0/0/0"
+    data = bytearray(place.read_bytes())
+    data[100] ^= 1
+    place.write_bytes(data)
+    assert [problem.kind for problem in verify_store(store.path).problems] == ["checksum"]
