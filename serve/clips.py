@@ -5,12 +5,14 @@ from collections import OrderedDict
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import VideoError
 from coldframe.serve.container import file_sha256
+from coldframe.serve.decode_process import STALL_SECONDS, DecodeProcess
 from coldframe.serve.frames import read_frames
 from coldframe.serve.preprocess import resize_crop
 from coldframe.serve.pts_index import PtsIndex, build_index
@@ -31,6 +33,47 @@ class VideoClips:
     sha256: str
     rows: NDArray[np.int64]
     frame_index: NDArray[np.int32]
+
+
+Answer = tuple[int, NDArray[np.uint8] | VideoError]
+
+
+class ClipReader(Protocol):
+    """How a worker gets its clips; each way of decoding is one."""
+
+    def read(self, video: VideoClips) -> Generator[Answer]:
+        """Yield every row of `video` once, in order: `(row, clip)`, or `(row, why there is none)`.
+
+        A clip is (T, size, size, 3) uint8 RGB in [0, 255].
+        """
+
+    def close(self) -> None:
+        """Give back processes and files."""
+
+
+class PyAVReader:
+    """Reads clips with PyAV in a process of its own (`DecodeProcess`), which a bad file may hang or crash.
+
+    Such a file costs the rows of `read`'s video that were not answered yet, with reason `timeout`, `decode_error` or
+    `limit`.
+    """
+
+    def __init__(self, *, image_size: int, stall_seconds: float = STALL_SECONDS) -> None:
+        self._image_size = image_size
+        self._process = DecodeProcess(stall_seconds=stall_seconds)
+
+    def read(self, video: VideoClips) -> Generator[Answer]:
+        answered = 0
+        try:
+            for answer in self._process.run(read_in_child, video, self._image_size):
+                yield answer
+                answered += 1
+        except VideoError as error:
+            for row in video.rows[answered:]:
+                yield int(row), error
+
+    def close(self) -> None:
+        self._process.close()
 
 
 class VideoCache:
@@ -65,9 +108,15 @@ class VideoCache:
         return index
 
 
-def read_clips(
-    video: VideoClips, cache: VideoCache, *, image_size: int, threads: int
-) -> Generator[tuple[int, NDArray[np.uint8] | VideoError]]:
+_cache = VideoCache()  # of a decode process
+
+
+def read_in_child(video: VideoClips, image_size: int) -> Generator[Answer]:
+    """`read_clips` as the job of a decode process, which keeps the indices of the videos it read last."""
+    return read_clips(video, _cache, image_size=image_size, threads=1)
+
+
+def read_clips(video: VideoClips, cache: VideoCache, *, image_size: int, threads: int) -> Generator[Answer]:
     """Yield every row of `video` once, in order, as `(row, clip)` or `(row, why there is none)`.
 
     A clip is (T, image_size, image_size, 3) uint8 RGB in [0, 255]. Each frame is decoded and resized once, however

@@ -15,6 +15,8 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from coldframe.serve.container import MAX_PIXELS, pyav
+from coldframe.serve.heartbeat import beat
+from coldframe.serve.packets import MAX_FRAMES
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -124,6 +126,9 @@ class Decoder:
             if packet.size == 0:  # an empty packet would tell the decoder that the stream has ended
                 continue
             number += 1
+            beat()
+            if number >= MAX_FRAMES:  # the index has no more: a demuxer that goes round in circles
+                return
             if self._by_number:
                 packet.pts = number
             if packet.pts is not None:
