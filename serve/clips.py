@@ -14,7 +14,7 @@ from coldframe.errors import VideoError
 from coldframe.serve.container import file_sha256
 from coldframe.serve.decode_process import STALL_SECONDS, DecodeProcess
 from coldframe.serve.frames import read_frames
-from coldframe.serve.preprocess import resize_crop
+from coldframe.serve.preprocess import resize_crop, use_one_thread
 from coldframe.serve.pts_index import PtsIndex, build_index
 
 
@@ -113,6 +113,7 @@ _cache = VideoCache()  # of a decode process
 
 def read_in_child(video: VideoClips, image_size: int) -> Generator[Answer]:
     """`read_clips` as the job of a decode process, which keeps the indices of the videos it read last."""
+    use_one_thread()
     return read_clips(video, _cache, image_size=image_size, threads=1)
 
 

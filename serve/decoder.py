@@ -75,6 +75,9 @@ class Decoder:
         self._threads, self._by_number = threads, by_number
         self._wanted = wanted if self._codec.codec.canonical_name in _SKIPS_UNREFERENCED else None
         self._codec.options = dict(_OPTIONS)
+        # Otherwise FFmpeg crops the left edge to a multiple of its alignment only, and columns that are no part of the
+        # picture stay in it.
+        self._codec.flags |= pyav().codec.context.Flags.unaligned
         self._codec.thread_count = threads
         self._codec.thread_type = "FRAME" if threads > 1 else "SLICE"
 

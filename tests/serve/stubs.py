@@ -86,17 +86,12 @@ def process_number() -> Iterator[int]:
     yield os.getpid()
 
 
-def hang_on_04(video: VideoClips, image_size: int) -> Iterator[Answer]:
+def read_badly(video: VideoClips, image_size: int) -> Iterator[Answer]:
     for number, answer in enumerate(read_in_child(video, image_size)):
-        if video.path.endswith("04.mp4") and number == 1:
+        if video.path.endswith("02.mp4") and number == 1:
             while True:
                 pass
-        yield answer
-
-
-def abort_on_04(video: VideoClips, image_size: int) -> Iterator[Answer]:
-    for number, answer in enumerate(read_in_child(video, image_size)):
-        if video.path.endswith("04.mp4") and number == 1:
+        if video.path.endswith("03.mp4") and number == 1:
             os.abort()
         yield answer
 

@@ -1,5 +1,8 @@
+from fractions import Fraction
+
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -81,3 +84,16 @@ def test_a_thread_of_a_picture_is_refused_before_it_takes_memory() -> None:
         resize_crop(np.zeros((4000, 2, 3), np.uint8), 224)
     assert caught.value.reason == "limit"
     assert resize_crop(np.zeros((4000, 20, 3), np.uint8), 224).shape == (224, 224, 3)
+
+
+@pytest.mark.parametrize("size", [32, 224])
+def test_the_square_is_cut_out_of_pytorchs_whole_picture_bit_for_bit(size: int) -> None:
+    chance = np.random.default_rng(size)
+    for height, width in chance.integers(20, 500, (40, 2)).tolist():
+        frame, short = picture(height, width), min(height, width)
+        to = [round(Fraction(side * size, short)) for side in (height, width)]
+        tensor = torch.from_numpy(frame).permute(2, 0, 1)[None]
+        whole = torch.nn.functional.interpolate(tensor, size=to, mode="bicubic", align_corners=False, antialias=True)
+        top, left = (to[0] - size) // 2, (to[1] - size) // 2
+        expected = whole[0, :, top : top + size, left : left + size].permute(1, 2, 0).numpy()
+        np.testing.assert_array_equal(resize_crop(frame, size), expected)
