@@ -37,6 +37,10 @@ class VideoClips:
 
 Answer = tuple[int, NDArray[np.uint8] | VideoError]
 
+# Codecs whose entropy-coded data has no redundancy that FFmpeg would check (measured: docs/decoding-cases.md).
+_LETS_DAMAGE_PASS = ("hevc", "vp8", "vp9", "av1")
+_MOST_FRAMES_BEHIND = 256  # decoded behind a clip to see whether its group of pictures is whole; they are held
+
 
 class ClipReader(Protocol):
     """How a worker gets its clips; each way of decoding is one."""
@@ -137,19 +141,41 @@ def read_clips(video: VideoClips, cache: VideoCache, *, image_size: int, threads
 def _assemble(
     video: VideoClips, index: PtsIndex, image_size: int, threads: int
 ) -> Generator[NDArray[np.uint8] | VideoError]:
-    """One clip, or the first reason why one of its frames is missing, for each row of `video`."""
+    """One clip, or the first reason why there is none, for each row of `video`."""
     first_needed = video.frame_index.min(axis=1)
-    answers = read_frames(video.path, index, np.unique(video.frame_index), threads=threads)
+    begin, end = _trust_spans(video.frame_index, index)
+    given_up: list[int] = []
+    wanted = np.union1d(video.frame_index, end)
+    answers = read_frames(video.path, index, wanted, threads=threads, given_up=given_up)
     held: OrderedDict[int, NDArray[np.uint8] | VideoError] = OrderedDict()
     with closing(answers):  # a consumer that stops early must not leave the file open
         for row, frames in enumerate(video.frame_index):
-            while not held or next(reversed(held)) < frames.max():
+            while not held or next(reversed(held)) < end[row]:
                 number, frame = next(answers)
                 held[number] = frame if isinstance(frame, VideoError) else resize_crop(frame, image_size)
-            yield _stack([held[int(number)] for number in frames])
+            clip = _stack([held[int(number)] for number in frames])
+            if not isinstance(clip, VideoError) and any(begin[row] < place <= end[row] for place in given_up):
+                clip = VideoError("decode_error", "The data is damaged between the clip's frames.")
+            yield clip
             keep_from = first_needed[row + 1] if row + 1 < len(video.rows) else None
             while held and (keep_from is None or next(iter(held)) < keep_from):
                 held.popitem(last=False)
+
+
+def _trust_spans(frame_index: NDArray[np.int32], index: PtsIndex) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(n,) first and (n,) last frame of the span that must be without damage for each clip to be good.
+
+    It is the clip's own span: frames may have been lost in it without a trace in the index. Where a decoder lets
+    damage pass, it is whole groups of pictures, because a group with one reported error has more that are not.
+    """
+    begin, end = frame_index.min(axis=1).astype(np.int64), frame_index.max(axis=1).astype(np.int64)
+    if index.codec not in _LETS_DAMAGE_PASS or index.synthesised or not len(index.key_pts):
+        return begin, end
+    keys = np.unique(np.searchsorted(index.pts, index.key_pts))  # numbers of the frames that begin a group
+    before = np.searchsorted(keys, begin, side="right") - 1
+    begin = np.where(before >= 0, keys[np.maximum(before, 0)], 0)
+    after = np.append(keys, len(index))[np.searchsorted(keys, end, side="right")] - 1
+    return begin, np.clip(after, end, np.minimum(end + _MOST_FRAMES_BEHIND, len(index) - 1))
 
 
 def _stack(frames: list[NDArray[np.uint8] | VideoError]) -> NDArray[np.uint8] | VideoError:

@@ -6,23 +6,29 @@ Everything runs in the decode process, so that a native crash would be an answer
 import random
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from coldframe.errors import VideoError
+from coldframe.serve.clips import VideoCache, VideoClips, read_clips
+from coldframe.serve.container import file_sha256
 from coldframe.serve.decode_process import DecodeProcess
-from coldframe.serve.frames import read_frames
-from coldframe.serve.pts_index import build_index
-from coldframe.serve.sampling import sample_clips
+from coldframe.serve.survey import survey
 from coldframe.store.recipe import Recipe
-from coldframe.store.schema import Reason
+from coldframe.store.schema import Flag, Reason
 from tests.barcode import X264, X265_OPEN_GOP, read_number, write_video
 
-FRAMES, MUTATIONS, STALL_SECONDS = 48, 40, 20.0
+FRAMES, SIDE, MUTATIONS, STALL_SECONDS = 48, 96, 40, 20.0  # square, so that the crop keeps every bar
 RECIPE = Recipe(encoder="test", weights_sha256="0" * 64, attention="block_causal", frames=4)
-BY_MESSAGE = {"h264.mp4", "h264.mkv", "h264.ts", "mpeg4.avi", "h264.flv"}  # their decoders report damage to the bit
+FPS = 30
+# What still passes, of about 30 clips each (200 for .ts); docs/decoding-cases.md says why. AVI has no timestamps, so a
+# piece that is missing or there twice leaves no trace between key frames; VP9 has no check of its data; where a transport
+# stream lost the head of a frame, its demuxer may give the frame a neighbour's time.
+STILL_WRONG = {"mpeg4.avi": 4, "vp9.webm": 2, "h264.ts": 1}
 
 SEEDS = {
     "h264.mp4": {"options": X264},
@@ -33,23 +39,36 @@ SEEDS = {
     "vp9.webm": {"codec": "libvpx-vp9", "options": {"crf": "10", "b": "0", "g": "12", "cpu-used": "8"}},
     "hevc.mkv": {"codec": "libx265", "options": X265_OPEN_GOP},
 }
-Shown = tuple[int, int | str]  # a planned frame, and the number in the picture or the reason why there is none
+GAPS = Flag.VARIABLE_RATE | Flag.TRUNCATED | Flag.PTS_SYNTHESISED
 
 
-def clips_of(path: str) -> Iterator[list[Shown] | str]:
-    """Job of a decode process: the frames of each clip, or the reason why there are no clips."""
-    try:
-        index = build_index(path)
-        clips = sample_clips(index.pts, index.time_base, index.frame_duration, RECIPE)
-        numbers = np.unique(clips.frame_index)
-        shown: dict[int, int | str] = {}
-        for number, picture in read_frames(path, index, numbers):
-            shown[number] = picture.reason if isinstance(picture, VideoError) else read_number(picture)
-    except VideoError as error:
-        yield error.reason
+@dataclass(frozen=True, kw_only=True)
+class Clip:
+    """Where a clip's frames are by their timestamps, in frames from the first; what they show; and a gap untold."""
+
+    at: list[int]
+    shown: list[int]
+    unflagged_gap: bool
+
+
+def clips_of(path: str) -> Iterator[Clip | str]:
+    """Job of a decode process: the frames of each clip, or the reason why it, or all of them, are not there."""
+    sha256, _ = file_sha256(path)
+    *_, found = survey(path, RECIPE)
+    if found.clips is None:
+        yield found.error.reason if found.error else "no reason"
         return
-    for frames in clips.frame_index:
-        yield [(int(number), shown[int(number)]) for number in frames]
+    table, index = found.clips.frame_index, found.index
+    assert index is not None
+    video = VideoClips(path=path, sha256=sha256, rows=np.arange(len(table)), frame_index=table)
+    for row, clip in read_clips(video, VideoCache(), image_size=SIDE, threads=1):
+        if isinstance(clip, VideoError):
+            yield clip.reason
+        else:
+            at = np.rint(index.seconds[table[row]] * FPS).astype(int).tolist()
+            pictures = [read_number(picture) for picture in clip]
+            has_gap = len({b - a for a, b in pairwise(at) if a != b} - {4}) > 0
+            yield Clip(at=at, shown=pictures, unflagged_gap=has_gap and not index.flags & GAPS)
 
 
 def mutate(data: bytes, chance: random.Random) -> bytes:
@@ -76,11 +95,11 @@ def mutate(data: bytes, chance: random.Random) -> bytes:
 
 @pytest.mark.parametrize("name", SEEDS)
 def test_no_mutation_kills_hangs_or_deceives(tmp_path: Path, name: str) -> None:
-    whole = write_video(tmp_path / name, FRAMES, **SEEDS[name]).read_bytes()  # type: ignore[arg-type]
+    whole = write_video(tmp_path / name, FRAMES, size=(SIDE, SIDE), **SEEDS[name]).read_bytes()  # type: ignore[arg-type]
     path, chance = tmp_path / f"damaged_{name}", random.Random(name)
     process = DecodeProcess(stall_seconds=STALL_SECONDS)
-    wrong: list[tuple[int, list[Shown]]] = []
-    good = frames = 0
+    wrong: list[tuple[int, Clip]] = []
+    good = 0
     for turn in range(MUTATIONS):
         path.write_bytes(mutate(whole, chance))
         started = time.monotonic()
@@ -88,16 +107,12 @@ def test_no_mutation_kills_hangs_or_deceives(tmp_path: Path, name: str) -> None:
             if isinstance(clip, str):
                 assert clip.upper() in Reason.__members__
                 continue
-            read = [shown for _, shown in clip]
-            if any(isinstance(shown, str) for shown in read):
-                assert {shown for shown in read if isinstance(shown, str)} <= {"decode_error", "frame_mismatch", "limit"}
-                continue
-            good, frames = good + 1, frames + len(read)
+            good += 1
+            assert not clip.unflagged_gap
             # Frames may be missing at the start, so numbers may be shifted, but all by the same amount.
-            if len({int(shown) - number for number, shown in clip}) > 1:
+            if len({shown - at for at, shown in zip(clip.at, clip.shown, strict=True)}) > 1:
                 wrong.append((turn, clip))
         assert time.monotonic() - started < 2 * STALL_SECONDS
     process.close()
     assert good > MUTATIONS // 4  # it is not by refusing everything
-    for w in wrong: print(w)
-    print(name, "good", good, "wrong", len(wrong))
+    assert len(wrong) <= STILL_WRONG.get(name, 0), wrong
