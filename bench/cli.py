@@ -11,6 +11,7 @@ Measure = Callable[[bool], tuple[list[Result], list[Target]]]
 
 # kind -> the function that measures it; imported when asked for
 KINDS: Mapping[str, str] = {
+    "decode": "coldframe.bench.decode:measure",
     "write": "coldframe.bench.write:measure",
 }
 
@@ -27,6 +28,7 @@ def bench_command(kind: str, quick: bool, as_json: bool) -> None:
 
     \b
     Examples:
+      coldframe bench decode
       coldframe bench write
       coldframe bench all --quick --json
     """

@@ -141,6 +141,8 @@ def _one_video(frames: int) -> Videos:
         rotation=np.zeros(1, np.int32),
         fps=np.full(1, 7.5),
         frames=np.full(1, frames, np.int32),
+        duration_s=np.full(1, frames / 7.5),
+        promised_s=np.full(1, np.nan),
         status=np.full(1, Status.OK, np.uint8),
         reason=np.zeros(1, np.uint8),
         error=[""],

@@ -15,7 +15,7 @@ from coldframe.serve.inputs import Inputs, collect_inputs, passed_over
 from coldframe.serve.runtime import BACKENDS, Backend
 from coldframe.store.plan import Plan
 from coldframe.store.recipe import Recipe
-from coldframe.store.schema import TOKEN_TIERS, Status
+from coldframe.store.schema import TOKEN_TIERS, Flag, Status
 from coldframe.store.text import path_to_text, size_to_text
 
 Command = Callable[..., Any]
@@ -122,6 +122,11 @@ def _plan_text(plan: Plan, found: Estimate, inputs: Inputs, bundle: Bundle) -> s
     for video in range(len(plan.videos)):
         if plan.videos.status[video] != Status.OK:
             lines.append(f"unusable  {one_line(f'{plan.videos.path[video]}: {plan.videos.error[video]}')}")
+        elif plan.videos.flags[video] & Flag.TRUNCATED:
+            lines.append(
+                f"cut short {one_line(plan.videos.path[video])}: {plan.videos.duration_s[video]:.2f} s are usable; the header "
+                f"promises {plan.videos.promised_s[video]:.2f} s"
+            )
     return "\n".join(lines)
 
 

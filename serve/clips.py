@@ -5,14 +5,16 @@ from collections import OrderedDict
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import VideoError
 from coldframe.serve.container import file_sha256
+from coldframe.serve.decode_process import STALL_SECONDS, DecodeProcess
 from coldframe.serve.frames import read_frames
-from coldframe.serve.preprocess import resize_crop
+from coldframe.serve.preprocess import resize_crop, use_one_thread
 from coldframe.serve.pts_index import PtsIndex, build_index
 from coldframe.store.recipe import ImageSize
 
@@ -32,6 +34,51 @@ class VideoClips:
     sha256: str
     rows: NDArray[np.int64]
     frame_index: NDArray[np.int32]
+
+
+Answer = tuple[int, NDArray[np.uint8] | VideoError]
+
+# Codecs whose entropy-coded data has no redundancy that FFmpeg would check (measured: docs/decoding-cases.md).
+_LETS_DAMAGE_PASS = ("hevc", "vp8", "vp9", "av1")
+_MOST_FRAMES_BEHIND = 256  # decoded behind a clip to see whether its group of pictures is whole; they are held
+
+
+class ClipReader(Protocol):
+    """How a worker gets its clips; each way of decoding is one."""
+
+    def read(self, video: VideoClips) -> Generator[Answer]:
+        """Yield every row of `video` once, in order: `(row, clip)`, or `(row, why there is none)`.
+
+        A clip is (T, size, size, 3) uint8 RGB in [0, 255].
+        """
+
+    def close(self) -> None:
+        """Give back processes and files."""
+
+
+class PyAVReader:
+    """Reads clips with PyAV in a process of its own (`DecodeProcess`), which a bad file may hang or crash.
+
+    Such a file costs the rows of `read`'s video that were not answered yet, with reason `timeout`, `decode_error` or
+    `limit`.
+    """
+
+    def __init__(self, *, image_size: ImageSize, stall_seconds: float = STALL_SECONDS) -> None:
+        self._image_size = image_size
+        self._process = DecodeProcess(stall_seconds=stall_seconds)
+
+    def read(self, video: VideoClips) -> Generator[Answer]:
+        answered = 0
+        try:
+            for answer in self._process.run(read_in_child, video, self._image_size):
+                yield answer
+                answered += 1
+        except VideoError as error:
+            for row in video.rows[answered:]:
+                yield int(row), error
+
+    def close(self) -> None:
+        self._process.close()
 
 
 class VideoCache:
@@ -63,9 +110,16 @@ class VideoCache:
         return index
 
 
-def read_clips(
-    video: VideoClips, cache: VideoCache, *, image_size: ImageSize, threads: int
-) -> Generator[tuple[int, NDArray[np.uint8] | VideoError]]:
+_cache = VideoCache()  # of a decode process
+
+
+def read_in_child(video: VideoClips, image_size: ImageSize) -> Generator[Answer]:
+    """`read_clips` as the job of a decode process, which keeps the indices of the videos it read last."""
+    use_one_thread()
+    return read_clips(video, _cache, image_size=image_size, threads=1)
+
+
+def read_clips(video: VideoClips, cache: VideoCache, *, image_size: ImageSize, threads: int) -> Generator[Answer]:
     """Yield every row of `video` once, in order, as `(row, clip)` or `(row, why there is none)`.
 
     A clip is (T, height, width, 3) uint8 RGB in [0, 255]. Each frame is decoded and resized once, however
@@ -87,19 +141,41 @@ def read_clips(
 def _assemble(
     video: VideoClips, index: PtsIndex, image_size: ImageSize, threads: int
 ) -> Generator[NDArray[np.uint8] | VideoError]:
-    """One clip, or the first reason why one of its frames is missing, for each row of `video`."""
+    """One clip, or the first reason why there is none, for each row of `video`."""
     first_needed = video.frame_index.min(axis=1)
-    answers = read_frames(video.path, index, np.unique(video.frame_index), threads=threads)
+    begin, end = _trust_spans(video.frame_index, index)
+    given_up: list[int] = []
+    wanted = np.union1d(video.frame_index, end)
+    answers = read_frames(video.path, index, wanted, threads=threads, given_up=given_up)
     held: OrderedDict[int, NDArray[np.uint8] | VideoError] = OrderedDict()
     with closing(answers):  # a consumer that stops early must not leave the file open
         for row, frames in enumerate(video.frame_index):
-            while not held or next(reversed(held)) < frames.max():
+            while not held or next(reversed(held)) < end[row]:
                 number, frame = next(answers)
                 held[number] = frame if isinstance(frame, VideoError) else resize_crop(frame, image_size)
-            yield _stack([held[int(number)] for number in frames])
+            clip = _stack([held[int(number)] for number in frames])
+            if not isinstance(clip, VideoError) and any(begin[row] < place <= end[row] for place in given_up):
+                clip = VideoError("decode_error", "The data is damaged between the clip's frames.")
+            yield clip
             keep_from = first_needed[row + 1] if row + 1 < len(video.rows) else None
             while held and (keep_from is None or next(iter(held)) < keep_from):
                 held.popitem(last=False)
+
+
+def _trust_spans(frame_index: NDArray[np.int32], index: PtsIndex) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(n,) first and (n,) last frame of the span that must be without damage for each clip to be good.
+
+    It is the clip's own span: frames may have been lost in it without a trace in the index. Where a decoder lets
+    damage pass, it is whole groups of pictures, because a group with one reported error has more that are not.
+    """
+    begin, end = frame_index.min(axis=1).astype(np.int64), frame_index.max(axis=1).astype(np.int64)
+    if index.codec not in _LETS_DAMAGE_PASS or index.synthesised or not len(index.key_pts):
+        return begin, end
+    keys = np.unique(np.searchsorted(index.pts, index.key_pts))  # numbers of the frames that begin a group
+    before = np.searchsorted(keys, begin, side="right") - 1
+    begin = np.where(before >= 0, keys[np.maximum(before, 0)], 0)
+    after = np.append(keys, len(index))[np.searchsorted(keys, end, side="right")] - 1
+    return begin, np.clip(after, end, np.minimum(end + _MOST_FRAMES_BEHIND, len(index) - 1))
 
 
 def _stack(frames: list[NDArray[np.uint8] | VideoError]) -> NDArray[np.uint8] | VideoError:

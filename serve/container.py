@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from coldframe.errors import MissingDependency, VideoError
+from coldframe.serve.heartbeat import beat
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -105,6 +106,7 @@ def file_sha256(path: str) -> tuple[str, int]:
     try:
         with open(path, "rb") as file:
             while chunk := file.read(_CHUNK_BYTES):
+                beat()
                 digest.update(chunk)
                 size += len(chunk)
     except OSError as error:

@@ -15,6 +15,8 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from coldframe.serve.container import MAX_PIXELS, pyav
+from coldframe.serve.heartbeat import beat
+from coldframe.serve.packets import MAX_FRAMES
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -73,6 +75,9 @@ class Decoder:
         self._threads, self._by_number = threads, by_number
         self._wanted = wanted if self._codec.codec.canonical_name in _SKIPS_UNREFERENCED else None
         self._codec.options = dict(_OPTIONS)
+        # Otherwise FFmpeg crops the left edge to a multiple of its alignment only, and columns that are no part of the
+        # picture stay in it.
+        self._codec.flags |= pyav().codec.context.Flags.unaligned
         self._codec.thread_count = threads
         self._codec.thread_type = "FRAME" if threads > 1 else "SLICE"
 
@@ -124,6 +129,9 @@ class Decoder:
             if packet.size == 0:  # an empty packet would tell the decoder that the stream has ended
                 continue
             number += 1
+            beat()
+            if number >= MAX_FRAMES:  # the index has no more: a demuxer that goes round in circles
+                return
             if self._by_number:
                 packet.pts = number
             if packet.pts is not None:

@@ -1,6 +1,7 @@
 """Estimates before a run: rows, bytes of each token tier, and hours from a short calibration."""
 
 import time
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from coldframe.errors import UsageError
 from coldframe.export import Bundle
-from coldframe.serve.clips import VideoCache, VideoClips, read_clips
+from coldframe.serve.clips import PyAVReader, VideoClips
 from coldframe.serve.extract import token_geometry
 from coldframe.serve.runtime import Backend, Runtime, open_runtime
 from coldframe.store.plan import Plan
@@ -92,15 +93,16 @@ def _calibrate(plan: Plan, runtime: Runtime) -> tuple[float | None, float | None
     decode: list[float] = []
     encode: list[float] = []
     started = time.perf_counter()
-    for _, clip in read_clips(source, VideoCache(), image_size=plan.recipe.image_size, threads=1):
-        decode.append(time.perf_counter() - started)
-        if isinstance(clip, np.ndarray):
-            if not encode:
-                runtime(clip[None])  # the first call allocates and compiles
+    with closing(PyAVReader(image_size=plan.recipe.image_size)) as reader:
+        for _, clip in reader.read(source):
+            decode.append(time.perf_counter() - started)
+            if isinstance(clip, np.ndarray):
+                if not encode:
+                    runtime(clip[None])  # the first call allocates and compiles
+                started = time.perf_counter()
+                runtime(clip[None])
+                encode.append(time.perf_counter() - started)
             started = time.perf_counter()
-            runtime(clip[None])
-            encode.append(time.perf_counter() - started)
-        started = time.perf_counter()
     if not encode:
         return None, None
     return float(np.median(decode)), float(np.median(encode))

@@ -32,7 +32,12 @@ Answer = tuple[int, NDArray[np.uint8] | VideoError]
 
 
 def read_frames(
-    path: str, index: PtsIndex, wanted: Sequence[int] | NDArray[np.integer], *, threads: int = 1
+    path: str,
+    index: PtsIndex,
+    wanted: Sequence[int] | NDArray[np.integer],
+    *,
+    threads: int = 1,
+    given_up: list[int] | None = None,
 ) -> Generator[Answer, None, None]:
     """Yield `(number, picture)` or `(number, why there is none)` for each wanted frame, in ascending order.
 
@@ -47,6 +52,8 @@ def read_frames(
         threads: decoder threads. 1 is the fastest use of a machine that decodes several videos at once,
             and keeps the number of frames given up behind damage smallest; more shorten one video's
             decoding.
+        given_up: receives the places of frames that were passed over because of damage, wanted or not, before the
+            next wanted frame is answered. Place p lies behind frame p - 1, and at or before frame p.
 
     Errors that are answered: `decode_error` (damage at or before the frame, or the decoder gave nothing),
     `frame_mismatch` (the decoder's order contradicts the index), `limit`, and those of opening the file.
@@ -59,12 +66,14 @@ def read_frames(
         raise UsageError("Wanted frames are not strictly increasing. Sort them and remove duplicates.")
     if len(numbers) and (numbers[0] < 0 or numbers[-1] >= len(index)):
         raise UsageError(f"Wanted frames are {numbers[0]} to {numbers[-1]}; the video has 0 to {len(index) - 1}.")
-    return _answers(path, index, numbers, threads)
+    return _answers(path, index, numbers, threads, [] if given_up is None else given_up)
 
 
-def _answers(path: str, index: PtsIndex, numbers: NDArray[np.int64], threads: int) -> Generator[Answer, None, None]:
+def _answers(
+    path: str, index: PtsIndex, numbers: NDArray[np.int64], threads: int, given_up: list[int]
+) -> Generator[Answer, None, None]:
     with ExitStack() as stack:
-        reader = _Reader(path, index, numbers, threads, stack)
+        reader = _Reader(path, index, numbers, threads, given_up, stack)
         try:
             yield from reader.answers()
         except VideoError as error:
@@ -75,8 +84,17 @@ def _answers(path: str, index: PtsIndex, numbers: NDArray[np.int64], threads: in
 class _Reader:
     """Passes over the wanted frames in runs: decoding from the file's start, or from a key frame onwards."""
 
-    def __init__(self, path: str, index: PtsIndex, numbers: NDArray[np.int64], threads: int, stack: ExitStack) -> None:
+    def __init__(
+        self,
+        path: str,
+        index: PtsIndex,
+        numbers: NDArray[np.int64],
+        threads: int,
+        given_up: list[int],
+        stack: ExitStack,
+    ) -> None:
         self._path, self._index, self._threads, self._stack = path, index, threads, stack
+        self._given_up = given_up
         self._error = pyav().FFmpegError
         self._reformatter = pyav().video.reformatter.VideoReformatter()  # keeps its tables from frame to frame
         # By PyAV's angle: its side data and its frame refer to each other, so that each frame whose display
@@ -142,7 +160,13 @@ class _Reader:
                 number = self._number(name)
                 if frame is not None and number is not None:
                     return number, frame
+                if frame is None and self._latest >= 0:  # before a run's first frame, pictures lead a key frame
+                    self._given_up.append(self._place(name) if number is None else number)
         return _END, None
+
+    def _place(self, name: int) -> int:
+        """Number of the first frame behind the lost packet `name`, which is not in the index."""
+        return _END if self._by_packet else int(np.searchsorted(self._names, name))
 
     def _number(self, name: int) -> int | None:
         if self._by_packet:

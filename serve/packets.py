@@ -1,5 +1,6 @@
 """Packets: what one demux pass tells about the video stream of a file, before anything is decoded."""
 
+import math
 from array import array
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from coldframe.errors import VideoError
 from coldframe.serve.container import open_container, pyav, require_pixels, video_streams
+from coldframe.serve.heartbeat import beat
 from coldframe.store.schema import Flag
 
 if TYPE_CHECKING:
@@ -20,10 +22,16 @@ if TYPE_CHECKING:
 MAX_FRAMES = 2_000_000  # 10 hours at 55 frames a second; each takes 100 bytes while the index is made
 NO_PTS = -(2**63)
 
+# FFmpeg gives a duration for these too: its own estimate, from the last timestamps or the bit rate.
+_STATES_NO_LENGTH = ("mpegts", "mpeg", "mpegvideo", "h264", "hevc", "ogg", "gif")
+
 
 @dataclass(frozen=True, kw_only=True)
 class StreamFacts:
-    """What the header says about the chosen stream. Rates serve only where packets have no times."""
+    """What the header says about the chosen stream. Rates serve only where packets have no times.
+
+    `promised_s` is the length that the header states, for comparison only; NaN if the format states none.
+    """
 
     index: int
     container_format: str
@@ -31,6 +39,7 @@ class StreamFacts:
     codec: str
     reorders: bool
     rates: tuple[Fraction, ...]
+    promised_s: float
     flags: Flag
 
 
@@ -93,6 +102,7 @@ def read_packets(path: str) -> tuple[StreamFacts, Packets]:
             codec=codec.codec.canonical_name,
             reorders=bool(codec.has_b_frames),
             rates=tuple(rate for rate in rates if rate),
+            promised_s=_promised_seconds(container, stream),
             flags=Flag(0) if stream.sample_aspect_ratio in (None, 0, 1) else Flag.SAR_NOT_SQUARE,
         )
     return about, packets
@@ -105,6 +115,14 @@ def _preference(stream: "VideoStream", packets: Packets) -> tuple[bool, bool, in
     return len(packets) > 1, default, codec.width * codec.height, -stream.index
 
 
+def _promised_seconds(container: "InputContainer", stream: "VideoStream") -> float:
+    if container.format.name in _STATES_NO_LENGTH:
+        return math.nan
+    if stream.duration and stream.time_base:
+        return float(stream.duration * stream.time_base)
+    return container.duration / 1e6 if container.duration else math.nan  # in AV_TIME_BASE, microseconds
+
+
 def _demux(container: "InputContainer", streams: list["VideoStream"]) -> dict[int, Packets]:
     ffmpeg_error = pyav().FFmpegError
     rows = {stream.index: array("q") for stream in streams}
@@ -115,6 +133,7 @@ def _demux(container: "InputContainer", streams: list["VideoStream"]) -> dict[in
             packet = next(packets)
         except (StopIteration, ffmpeg_error):
             break
+        beat()
         if packet.size == 0:
             continue
         row, pts, dts = rows[packet.stream_index], packet.pts, packet.dts

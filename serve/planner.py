@@ -3,17 +3,20 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import UsageError, VideoError
-from coldframe.serve.container import file_sha256
+from coldframe.serve.decode_process import DecodeProcess
 from coldframe.serve.inputs import InputVideo
-from coldframe.serve.pts_index import PtsIndex, build_index
-from coldframe.serve.sampling import SampledClips, sample_clips
+from coldframe.serve.pts_index import PtsIndex
+from coldframe.serve.sampling import SampledClips
+from coldframe.serve.survey import Survey, survey
 from coldframe.store.plan import Clips, Column, Plan, Videos
 from coldframe.store.recipe import Recipe
 from coldframe.store.schema import Reason, Status
@@ -22,14 +25,10 @@ from coldframe.store.text import path_to_text
 
 @dataclass(frozen=True, kw_only=True)
 class _Surveyed:
-    """One input after hashing and indexing; `index` and `clips` are None where `error` tells why."""
+    """One input and what was found in it."""
 
     video: InputVideo
-    sha256: str
-    bytes: int
-    index: PtsIndex | None
-    clips: SampledClips | None
-    error: VideoError | None
+    found: Survey
 
 
 def make_plan(
@@ -47,34 +46,42 @@ def make_plan(
     Args:
         videos: inputs in row order (`collect_inputs` sorts them).
         recipe: decides frames, rate and hop.
-        threads: files surveyed at once; does not change the plan.
+        threads: files surveyed at once, each in a process that can be killed; does not change the plan.
         on_video: called after each file, for a progress bar.
 
     Raises:
         UsageError: files with equal content carry different labels or other columns.
     """
 
-    def survey(video: InputVideo) -> _Surveyed:
-        result = _survey(video, recipe)
-        if on_video:
-            on_video()
-        return result
+    processes: SimpleQueue[DecodeProcess] = SimpleQueue()
 
-    with ThreadPoolExecutor(threads) as pool:
-        surveyed = list(pool.map(survey, videos))
+    def examine(video: InputVideo) -> _Surveyed:
+        process = processes.get()
+        try:
+            return _Surveyed(video=video, found=_survey(process, video.path, recipe))
+        finally:
+            processes.put(process)
+            if on_video:
+                on_video()
+
+    with ExitStack() as stack, ThreadPoolExecutor(threads) as pool:
+        for _ in range(min(threads, len(videos))):
+            process = DecodeProcess()
+            stack.callback(process.close)
+            processes.put(process)
+        surveyed = list(pool.map(examine, videos))
     kept, duplicates = _merge_duplicates(surveyed)
     return Plan(recipe=recipe, videos=_video_table(kept, duplicates), clips=_clip_table(kept, recipe.frames))
 
 
-def _survey(video: InputVideo, recipe: Recipe) -> _Surveyed:
-    sha256, size = "", 0
+def _survey(process: DecodeProcess, path: str, recipe: Recipe) -> Survey:
+    found = Survey()
     try:
-        sha256, size = file_sha256(video.path)
-        index = build_index(video.path)
-        clips = sample_clips(index.pts, index.time_base, index.frame_duration, recipe)
-    except VideoError as error:
-        return _Surveyed(video=video, sha256=sha256, bytes=size, index=None, clips=None, error=error)
-    return _Surveyed(video=video, sha256=sha256, bytes=size, index=index, clips=clips, error=None)
+        for answer in process.run(survey, path, recipe):
+            found = answer
+    except VideoError as error:  # the process had to be killed, or died
+        return replace(found, error=error)
+    return found
 
 
 def _merge_duplicates(surveyed: Sequence[_Surveyed]) -> tuple[list[_Surveyed], list[list[str]]]:
@@ -82,10 +89,10 @@ def _merge_duplicates(surveyed: Sequence[_Surveyed]) -> tuple[list[_Surveyed], l
     duplicates: list[list[str]] = []
     place: dict[str, int] = {}
     for item in surveyed:
-        at = place.get(item.sha256) if item.error is None else None
+        at = place.get(item.found.sha256) if item.found.error is None else None
         if at is None:
-            if item.error is None:
-                place[item.sha256] = len(kept)
+            if item.found.error is None:
+                place[item.found.sha256] = len(kept)
             kept.append(item)
             duplicates.append([])
             continue
@@ -102,31 +109,33 @@ def _merge_duplicates(surveyed: Sequence[_Surveyed]) -> tuple[list[_Surveyed], l
 
 def _video_table(kept: Sequence[_Surveyed], duplicates: Sequence[Sequence[str]]) -> Videos:
     def column(dtype: type[np.generic], of_index: Callable[[PtsIndex], Any], otherwise: Any) -> NDArray[Any]:
-        return np.array([otherwise if item.index is None else of_index(item.index) for item in kept], dtype)
+        return np.array([otherwise if item.found.index is None else of_index(item.found.index) for item in kept], dtype)
 
     return Videos(
         path=[path_to_text(item.video.path) for item in kept],
-        sha256=[item.sha256 for item in kept],
+        sha256=[item.found.sha256 for item in kept],
         # without content there is nothing to share a source with, except the path itself
-        source=[item.video.source or item.sha256 or path_to_text(item.video.path) for item in kept],
+        source=[item.video.source or item.found.sha256 or path_to_text(item.video.path) for item in kept],
         duplicates=[json.dumps(list(paths)) for paths in duplicates],
-        bytes=np.array([item.bytes for item in kept], np.int64),
-        codec=["" if item.index is None else item.index.codec for item in kept],
+        bytes=np.array([item.found.bytes for item in kept], np.int64),
+        codec=["" if item.found.index is None else item.found.index.codec for item in kept],
         width=column(np.int32, lambda index: index.width, 0),
         height=column(np.int32, lambda index: index.height, 0),
         rotation=column(np.int32, lambda index: index.rotation, 0),
         fps=column(np.float64, lambda index: index.fps, np.nan),
         frames=column(np.int32, lambda index: len(index.pts), 0),
-        status=np.array([Status.FAILED if item.error else Status.OK for item in kept], np.uint8),
+        duration_s=column(np.float64, lambda index: index.duration_s, np.nan),
+        promised_s=column(np.float64, lambda index: index.promised_s, np.nan),
+        status=np.array([Status.FAILED if item.found.error else Status.OK for item in kept], np.uint8),
         reason=np.array([_reason(item) for item in kept], np.uint8),
-        error=[str(item.error) if item.error else "" for item in kept],
+        error=[str(item.found.error) if item.found.error else "" for item in kept],
         flags=column(np.uint32, lambda index: int(index.flags), 0),
         columns=_manifest_columns([item.video.columns for item in kept]),
     )
 
 
 def _reason(item: _Surveyed) -> Reason:
-    return Reason[item.error.reason.upper()] if item.error else Reason.NONE
+    return Reason[item.found.error.reason.upper()] if item.found.error else Reason.NONE
 
 
 def _manifest_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, Column]:
@@ -147,13 +156,13 @@ def _one_column(values: list[Any]) -> Column:
 
 
 def _clip_table(kept: Sequence[_Surveyed], frames: int) -> Clips:
-    parts = [item.clips if item.clips is not None else _failed_clip(frames) for item in kept]
+    parts = [item.found.clips if item.found.clips is not None else _failed_clip(frames) for item in kept]
     counts = [len(part.n_real) for part in parts]
 
     def joined(name: str, dtype: type[np.generic]) -> NDArray[Any]:
         return np.concatenate([getattr(part, name) for part in parts]).astype(dtype, copy=False)
 
-    video_flags = np.array([0 if item.index is None else int(item.index.flags) for item in kept], np.uint32)
+    video_flags = np.array([0 if item.found.index is None else int(item.found.index.flags) for item in kept], np.uint32)
     return Clips(
         video=np.repeat(np.arange(len(kept), dtype=np.int32), counts),
         start_s=joined("start_s", np.float64),

@@ -57,6 +57,7 @@ class PtsIndex:
         width, height: picture size in pixels before rotation.
         rotation: degrees clockwise by which the picture is turned for display: 0, 90, 180 or 270.
         fps: mean frames a second; NaN if unknown.
+        promised_s: length in seconds that the file's header states, which may be wrong; NaN if it states none.
         flags: `Flag` bits that hold for the whole video.
         synthesised: pts are frame number / rate, because the file gives no usable ones.
     """
@@ -76,6 +77,7 @@ class PtsIndex:
     height: int
     rotation: int
     fps: float
+    promised_s: float
     flags: Flag
     synthesised: bool
 
@@ -87,6 +89,11 @@ class PtsIndex:
         """(n,) time of each frame in seconds from the first one."""
         ticks = (self.pts - self.pts[0]).astype(np.float64)
         return np.asarray(ticks * self.time_base.numerator / self.time_base.denominator)
+
+    @property
+    def duration_s(self) -> float:
+        """From the first frame to the end of the last one in seconds."""
+        return float((int(self.pts[-1]) - int(self.pts[0]) + self.frame_duration) * self.time_base)
 
 
 def build_index(path: str) -> PtsIndex:
@@ -234,6 +241,7 @@ def _finish(
         height=first.height,
         rotation=first.rotation,
         fps=float(1 / (mean_step * time_base)) if mean_step else float("nan"),
+        promised_s=stream.promised_s,
         flags=flags | first.flags | stream.flags | _evenness(steps, duration),
         synthesised=synthesised,
     )

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 import coldframe
 from coldframe.errors import VideoError
-from coldframe.serve.clips import VideoCache, VideoClips, read_clips
+from coldframe.serve.clips import Answer, ClipReader, PyAVReader, VideoClips
 from coldframe.serve.container import decoder_version
+from coldframe.serve.decode_process import STALL_SECONDS
 from coldframe.serve.frame_cache import FrameCache
 from coldframe.serve.runtime import Backend, Runtime, open_runtime
 from coldframe.serve.tiers import keep_tier
@@ -23,7 +24,6 @@ from coldframe.store.schema import Reason, Status, layer_array
 from coldframe.store.text import text_to_path
 
 Clip = NDArray[np.uint8]
-Answer = tuple[int, Clip | VideoError]
 _END = None
 
 
@@ -34,8 +34,9 @@ class RunnerSettings:
     Attributes:
         store, bundle: paths.
         backend: `onnxruntime` or `torch`.
-        threads: threads for encoding; decoding uses one.
+        threads: threads for encoding; decoding uses one, in a process of its own.
         batch_clips: clips encoded together.
+        stall_seconds: how long the decoder may go without getting on before a video's remaining rows are given up.
     """
 
     store: str
@@ -43,6 +44,7 @@ class RunnerSettings:
     backend: Backend
     threads: int
     batch_clips: int
+    stall_seconds: float = STALL_SECONDS
 
 
 @dataclass
@@ -71,12 +73,18 @@ class UnitRunner:
         )
         self.runtime: Runtime = FrameCache(runtime) if self.store.recipe.attention == "per_frame" else runtime
         self._on_clips = on_clips or (lambda count: None)
-        self._cache = VideoCache()
+        self._reader: ClipReader = PyAVReader(
+            image_size=self.store.recipe.image_size, stall_seconds=settings.stall_seconds
+        )
         self._paths = self.store.video_column("path")
         self._sha256 = self.store.video_column("sha256")
         self._errors = self.store.video_column("error")
         self._video = self.store.column("video")
         self._frame_index = self.store.column("frame_index")
+
+    def close(self) -> None:
+        """End the decode process."""
+        self._reader.close()
 
     def run(self, unit: int) -> None:
         """Fill and commit `unit`. Rows that cannot be extracted are committed as failed, with their reason."""
@@ -118,10 +126,9 @@ class UnitRunner:
         return todo
 
     def _decode(self, todo: Sequence[VideoClips], seconds: dict[str, float]) -> Generator[Answer]:
-        size = self.store.recipe.image_size
         for video in todo:
             started = time.perf_counter()
-            for answer in read_clips(video, self._cache, image_size=size, threads=1):
+            for answer in self._reader.read(video):
                 seconds["decode"] += time.perf_counter() - started
                 yield answer
                 started = time.perf_counter()
@@ -177,8 +184,9 @@ class UnitRunner:
 class DecodeAhead:
     """Iterates over `answers` produced by a thread that stays at most `ahead` items in front.
 
-    PyAV and the runtimes release the interpreter lock, so decoding overlaps encoding. An error in the thread is
-    raised in the consumer; leaving the context stops the thread and closes the generator.
+    The clips come from another process, and the runtimes release the interpreter lock, so decoding overlaps
+    encoding. An error in the thread is raised in the consumer; leaving the context stops the thread and closes the
+    generator.
     """
 
     def __init__(self, answers: Generator[Answer], ahead: int) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from multiprocessing.connection import Connection
 from multiprocessing.queues import Queue
 
@@ -34,9 +35,9 @@ def run_units(
     if not units:
         return
     if workers == 1:
-        runner = UnitRunner(settings, on_clips)
-        for unit in units:
-            runner.run(unit)
+        with closing(UnitRunner(settings, on_clips)) as runner:
+            for unit in units:
+                runner.run(unit)
     else:
         _run_in_pool(units, settings, min(workers, len(units)), on_clips)
 

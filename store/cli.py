@@ -59,6 +59,9 @@ def _info_text(name: str, summary: dict[str, Any]) -> str:
     for array, facts in summary["arrays"].items():
         shape = f"{tuple(facts['shape'])} {facts['dtype']}, " if "shape" in facts else ""
         lines.append(f"    {array:<8} {shape}{size_to_text(facts['bytes'])}")
+    for cut in summary["truncated_videos"]:
+        promised = "no length" if cut["promised_s"] is None else f"{cut['promised_s']:.2f} s"
+        lines.append(f"  cut off  video {cut['video']} holds {cut['duration_s']:.2f} s; its header states {promised}")
     for title in ("reasons", "flags"):
         if summary[title]:
             counts = ", ".join(f"{name} {count}" for name, count in summary[title].items())

@@ -31,6 +31,8 @@ VIDEO_FIELDS = (
     "rotation",
     "fps",
     "frames",
+    "duration_s",
+    "promised_s",
     "status",
     "reason",
     "error",

@@ -29,6 +29,8 @@ class Videos:
         rotation: clockwise-positive degrees by which the picture is turned for display: 0, 90, 180 or 270.
         fps: mean frame rate of the PTS index in frames per second; NaN if unknown.
         frames: presentable frames.
+        duration_s: from the first presentable frame to the end of the last one; NaN if there is none.
+        promised_s: length that the file's header states, for comparison only; NaN if it states none.
         status, reason, error: `Status`, `Reason` and the first error text of a video that cannot be used.
         flags: `Flag` bits that hold for the whole video.
         columns: further manifest columns by name, `label` among them.
@@ -45,6 +47,8 @@ class Videos:
     rotation: NDArray[np.int32]
     fps: NDArray[np.float64]
     frames: NDArray[np.int32]
+    duration_s: NDArray[np.float64]
+    promised_s: NDArray[np.float64]
     status: NDArray[np.uint8]
     reason: NDArray[np.uint8]
     error: list[str]

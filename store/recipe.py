@@ -17,6 +17,7 @@ def height_width(size: ImageSize) -> tuple[int, int]:
     """Height and width in pixels; one number stands for a square."""
     return (size, size) if isinstance(size, int) else size
 
+
 MIN_FPS, MAX_FPS = 0.001, 240.0
 MAX_HOP_FRAMES = 1_000_000  # far more than any video has; keeps row positions within 64 bits
 

@@ -56,8 +56,7 @@ class Flag(IntFlag):
     PTS_SYNTHESISED = 8  # the file gives no usable timestamps; frame number / rate was used
     INTERLACED = 16
     SAR_NOT_SQUARE = 32  # sample aspect ratio is not 1:1; it is ignored
-    DAMAGED_SPAN = 64  # the video has damage elsewhere; this row's frames are whole
-    SIZE_CHANGES = 128  # the picture size changes within the video
+    # 64 and 128 are free: damage and changes of size show only in a full decode, and flags are written before it
     TRUNCATED = 256  # the container promises more than the file holds
     ROTATED = 512  # a display matrix was applied
     VARIABLE_RATE = 1024  # frame times are not evenly spaced

@@ -29,6 +29,7 @@ def summarise(store: Store) -> dict[str, Any]:
         "rows": rows,
         "videos": _count_videos(status, store.column("video"), store.root.videos),
         "units": {"total": store.unit_count, "done": len(store.committed_units()), "rows": store.unit_rows},
+        "truncated_videos": _truncated(store),
         "reasons": _count_reasons(store),
         "flags": _count_flags(store),
         "tokens": store.recipe.tokens,
@@ -96,6 +97,19 @@ def _count_videos(status: NDArray[Any], video: NDArray[Any], videos: int) -> dic
         "failed": int(np.count_nonzero(done & ~has[Status.OK] & has[Status.FAILED])),
         "pending": int(np.count_nonzero(has[Status.ABSENT])),
     }
+
+
+def _truncated(store: Store) -> list[dict[str, Any]]:
+    """Videos that hold less than their container promises; `promised_s` is None where its header states no length."""
+    flags, real, promised = (store.video_column(name) for name in ("flags", "duration_s", "promised_s"))
+    return [
+        {
+            "video": int(video),
+            "duration_s": float(real[video]),
+            "promised_s": float(promised[video]) if np.isfinite(promised[video]) else None,
+        }
+        for video in np.flatnonzero(np.asarray(flags) & Flag.TRUNCATED.value)
+    ]
 
 
 def _count_reasons(store: Store) -> dict[str, int]:

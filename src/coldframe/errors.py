@@ -73,3 +73,6 @@ class VideoError(ColdframeError):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
         self.reason = reason
+
+    def __reduce__(self) -> tuple[type["VideoError"], tuple[str, str]]:  # it crosses process borders
+        return VideoError, (self.reason, str(self))

@@ -99,9 +99,9 @@ def test_each_frame_is_decoded_once_for_all_windows(barcodes: Barcodes, monkeypa
     plan = plan_of(barcodes(150, 0), hop_frames=4)
     asked: list[int] = []
 
-    def counting(path: str, index: Any, wanted: NDArray[np.int32], *, threads: int) -> Iterator[Any]:
+    def counting(path: str, index: Any, wanted: NDArray[np.int32], **options: Any) -> Iterator[Any]:
         asked.extend(int(number) for number in wanted)
-        yield from read_frames(path, index, wanted, threads=threads)
+        yield from read_frames(path, index, wanted, **options)
 
     monkeypatch.setattr(clips_module, "read_frames", counting)
     assert len(read(request(plan))) == len(plan.clips) > 5

@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,16 @@ import torch
 from coldframe.errors import ColdframeError, RecipeMismatch, UsageError
 from coldframe.export import Bundle, load_reference
 from coldframe.progress import progress_bar
+from coldframe.serve import clips as clips_module
 from coldframe.serve import extract as extract_module
-from coldframe.serve.clips import VideoCache, VideoClips, read_clips
+from coldframe.serve import planner as planner_module
+from coldframe.serve import unit as unit_module
+from coldframe.serve.clips import PyAVReader, VideoCache, VideoClips, read_clips
+from coldframe.serve.decode_process import DecodeProcess
 from coldframe.serve.extract import Extraction, extract, make_recipe
 from coldframe.serve.inputs import collect_inputs
 from coldframe.store import Status, committed_units, open_store, summarise, verify_store
+from tests.serve import inline, stubs
 
 Barcodes = Callable[[int, int], Path]
 
@@ -125,6 +131,7 @@ def _extract_in_child(inputs: Path, bundle: Path, store: Path) -> None:
     from coldframe.export import open_bundle
 
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    inline.install()  # kills shall fall into the work, not into the start of a decode process (which has its own test)
     run(inputs, open_bundle(bundle), store)
 
 
@@ -232,19 +239,40 @@ def test_disk_that_is_too_small_is_refused_before_any_work(
     assert not (tmp_path / "s.zarr").exists()
 
 
-def test_failing_decoder_thread_ends_the_run_and_keeps_finished_units(
+def test_videos_that_hang_or_crash_the_decoder_cost_their_own_rows(
     tmp_path: Path, bundle: Bundle, barcodes: Barcodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from coldframe.serve import unit as unit_module
+    folder = corpus(tmp_path / "c", barcodes)
+    run(folder, bundle, tmp_path / "whole")
+    monkeypatch.setattr(clips_module, "read_in_child", stubs.read_badly)
+    monkeypatch.setattr(unit_module, "PyAVReader", partial(PyAVReader, stall_seconds=4.0))
+    done = run(folder, bundle, tmp_path / "s.zarr")
+    assert (done.rows, done.ok, done.failed) == (18, 14, 4)
+    store, whole = open_store(tmp_path / "s.zarr"), open_store(tmp_path / "whole")
+    assert summarise(store)["reasons"] == {"empty_file": 1, "unreadable": 1, "timeout": 1, "decode_error": 1}
+    # of two rows a video, the second ones of 02.mp4 and 03.mp4
+    lost = np.setdiff1d(np.flatnonzero(store.column("reason")), np.flatnonzero(whole.column("reason")))
+    assert lost.tolist() == [5, 7]
+    np.testing.assert_array_equal(store.cls(), whole.cls(np.setdiff1d(whole.ok_rows(), lost)))
 
+
+def test_videos_that_hang_or_crash_the_demuxer_keep_one_row(
+    tmp_path: Path, bundle: Bundle, barcodes: Barcodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = corpus(tmp_path / "c", barcodes)
+    monkeypatch.setattr(planner_module, "survey", stubs.survey_badly)
+    monkeypatch.setattr(planner_module, "DecodeProcess", partial(DecodeProcess, stall_seconds=4.0))
+    done = run(folder, bundle, tmp_path / "s.zarr")
+    assert (done.rows, done.ok) == (16, 12)
+    reasons = summarise(open_store(tmp_path / "s.zarr"))["reasons"]
+    assert reasons == {"timeout": 1, "decode_error": 1, "empty_file": 1, "unreadable": 1}
+
+
+def test_defect_in_the_decode_process_ends_the_run_and_keeps_finished_units(
+    tmp_path: Path, bundle: Bundle, barcodes: Barcodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = corpus(tmp_path / "c", barcodes, videos=24)
-
-    def failing(video: VideoClips, *arguments: Any, **options: Any) -> Any:
-        if video.path.endswith("15.mp4"):
-            raise RuntimeError("a defect, not a bad video")
-        yield from read_clips(video, *arguments, **options)
-
-    monkeypatch.setattr(unit_module, "read_clips", failing)
+    monkeypatch.setattr(clips_module, "read_in_child", stubs.fail_on_15)
     with pytest.raises(RuntimeError, match=r"a defect"):
         run(folder, bundle, tmp_path / "s.zarr")
     store = open_store(tmp_path / "s.zarr")

@@ -1,5 +1,8 @@
+from fractions import Fraction
+
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -100,3 +103,16 @@ def test_a_picture_covers_an_input_that_is_not_square(height: int, width: int, n
     reference = np.asarray(resized.crop((left, top, left + 128, top + 96)))
     assert ours.shape == (96, 128, 3)
     assert np.abs(ours.astype(int) - reference).max() <= 2
+
+
+@pytest.mark.parametrize("size", [32, 224])
+def test_the_square_is_cut_out_of_pytorchs_whole_picture_bit_for_bit(size: int) -> None:
+    chance = np.random.default_rng(size)
+    for height, width in chance.integers(20, 500, (40, 2)).tolist():
+        frame, short = picture(height, width), min(height, width)
+        to = [round(Fraction(side * size, short)) for side in (height, width)]
+        tensor = torch.from_numpy(frame).permute(2, 0, 1)[None]
+        whole = torch.nn.functional.interpolate(tensor, size=to, mode="bicubic", align_corners=False, antialias=True)
+        top, left = (to[0] - size) // 2, (to[1] - size) // 2
+        expected = whole[0, :, top : top + size, left : left + size].permute(1, 2, 0).numpy()
+        np.testing.assert_array_equal(resize_crop(frame, size), expected)

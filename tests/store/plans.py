@@ -74,6 +74,8 @@ def _videos(
         rotation=np.zeros(count, np.int32),
         fps=np.where(usable, 7.5, np.nan),
         frames=np.array(clips_a_video, np.int32) * frames,
+        duration_s=np.where(usable, np.array(clips_a_video) * frames / 7.5, np.nan),
+        promised_s=np.full(count, np.nan),
         status=np.where(usable, Status.OK, Status.FAILED).astype(np.uint8),
         reason=np.where(usable, Reason.NONE, Reason.NO_VIDEO).astype(np.uint8),
         error=["" if fine else "only audio" for fine in usable],

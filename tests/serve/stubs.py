@@ -1,0 +1,111 @@
+"""Jobs for a decode process that do what native decoders do on bad days. They run in the child."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coldframe.errors import VideoError
+from coldframe.serve.clips import Answer, VideoClips, read_in_child
+from coldframe.serve.heartbeat import beat
+from coldframe.serve.survey import Survey, survey
+from coldframe.store.recipe import Recipe
+
+_leak: list[bytes] = []
+
+
+def count_to(count: int) -> Iterator[int]:
+    yield from range(count)
+
+
+def pictures(count: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    for number in range(count):
+        yield number, np.full((16, 224, 224, 3), number, np.uint8)
+
+
+def hang_after(count: int) -> Iterator[int]:
+    yield from range(count)
+    while True:
+        pass
+
+
+def hang_deaf(count: int) -> Iterator[int]:
+    """As native code that holds the interpreter lock: no Python thread or signal handler runs."""
+    import ctypes
+
+    yield os.getpid()
+    ctypes.PyDLL(None).sleep(600)
+
+
+def get_on_slowly(seconds: float) -> Iterator[int]:
+    """No answer for long, but packets are decoded all the while."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.01)
+        beat()
+    yield 1
+
+
+def abort_after(count: int) -> Iterator[int]:
+    yield from range(count)
+    os.abort()
+
+
+def segfault() -> Iterator[int]:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    yield 1
+
+
+def leak(size: int) -> Iterator[int]:
+    _leak.append(os.urandom(1) * size)
+    yield os.getpid()
+
+
+def leak_for_ever() -> Iterator[int]:
+    while True:
+        _leak.append(os.urandom(1) * (16 << 20))
+        beat()
+        if not _leak:
+            yield 0
+
+
+def refuse() -> Iterator[int]:
+    yield 1
+    raise VideoError("no_frames", "Nothing to see.")
+
+
+def defect() -> Iterator[int]:
+    yield 1
+    raise KeyError("a defect, not a bad video")
+
+
+def process_number() -> Iterator[int]:
+    yield os.getpid()
+
+
+def read_badly(video: VideoClips, image_size: int) -> Iterator[Answer]:
+    for number, answer in enumerate(read_in_child(video, image_size)):
+        if video.path.endswith("02.mp4") and number == 1:
+            while True:
+                pass
+        if video.path.endswith("03.mp4") and number == 1:
+            os.abort()
+        yield answer
+
+
+def fail_on_15(video: VideoClips, image_size: int) -> Iterator[Answer]:
+    if video.path.endswith("15.mp4"):
+        raise RuntimeError("a defect, not a bad video")
+    yield from read_in_child(video, image_size)
+
+
+def survey_badly(path: str, recipe: Recipe) -> Iterator[Survey]:
+    if path.endswith("02.mp4"):
+        while True:
+            pass
+    if path.endswith("03.mp4"):
+        os.abort()
+    yield from survey(path, recipe)
