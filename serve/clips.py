@@ -2,15 +2,16 @@
 
 import os
 from collections import OrderedDict
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import VideoError
-from coldframe.serve.container import file_sha256
+from coldframe.serve.container import decoder_version, file_sha256
 from coldframe.serve.frames import read_frames
 from coldframe.serve.preprocess import resize_crop
 from coldframe.serve.pts_index import PtsIndex, build_index
@@ -31,6 +32,47 @@ class VideoClips:
     sha256: str
     rows: NDArray[np.int64]
     frame_index: NDArray[np.int32]
+
+
+Answer = tuple[int, NDArray[np.uint8] | VideoError]
+
+
+class ClipReader(Protocol):
+    """How a worker gets its clips; each way of decoding is one."""
+
+    def begin(self, videos: Sequence[VideoClips]) -> None:
+        """Say which videos are read next and in which order, so that the reader can work ahead."""
+
+    def read(self, video: VideoClips) -> Generator[Answer]:
+        """Yield every row of `video` once, in order: `(row, clip)`, or `(row, why there is none)`.
+
+        A clip is (T, size, size, 3) uint8 RGB in [0, 255].
+        """
+
+    def provenance(self) -> dict[str, Any]:
+        """Which decoder made the rows that were read since `begin`; JSON values."""
+
+    def close(self) -> None:
+        """Give back processes and files."""
+
+
+class PyAVReader:
+    """Reads clips with PyAV."""
+
+    def __init__(self, *, image_size: int) -> None:
+        self._image_size, self._cache = image_size, VideoCache()
+
+    def begin(self, videos: Sequence[VideoClips]) -> None:
+        pass
+
+    def read(self, video: VideoClips) -> Generator[Answer]:
+        return read_clips(video, self._cache, image_size=self._image_size, threads=1)
+
+    def provenance(self) -> dict[str, Any]:
+        return {"decoder": decoder_version()}
+
+    def close(self) -> None:
+        pass
 
 
 class VideoCache:
@@ -65,9 +107,7 @@ class VideoCache:
         return index
 
 
-def read_clips(
-    video: VideoClips, cache: VideoCache, *, image_size: int, threads: int
-) -> Generator[tuple[int, NDArray[np.uint8] | VideoError]]:
+def read_clips(video: VideoClips, cache: VideoCache, *, image_size: int, threads: int) -> Generator[Answer]:
     """Yield every row of `video` once, in order, as `(row, clip)` or `(row, why there is none)`.
 
     A clip is (T, image_size, image_size, 3) uint8 RGB in [0, 255]. Each frame is decoded and resized once, however
@@ -76,7 +116,8 @@ def read_clips(
     answered = 0
     try:
         index = cache.index(video.path, video.sha256)
-        for clip in _assemble(video, index, image_size, threads):
+        wanted = np.unique(video.frame_index)
+        for clip in assemble(video, read_squares(video.path, index, wanted, image_size=image_size, threads=threads)):
             yield int(video.rows[answered]), clip
             answered += 1
     except VideoError as error:
@@ -84,18 +125,27 @@ def read_clips(
             yield int(row), error
 
 
-def _assemble(
-    video: VideoClips, index: PtsIndex, image_size: int, threads: int
-) -> Generator[NDArray[np.uint8] | VideoError]:
-    """One clip, or the first reason why one of its frames is missing, for each row of `video`."""
+def read_squares(
+    path: str, index: PtsIndex, wanted: NDArray[np.integer], *, image_size: int, threads: int
+) -> Generator[Answer]:
+    """`read_frames` with each picture brought to (image_size, image_size, 3)."""
+    with closing(read_frames(path, index, wanted, threads=threads)) as answers:
+        for number, frame in answers:
+            yield number, frame if isinstance(frame, VideoError) else resize_crop(frame, image_size)
+
+
+def assemble(video: VideoClips, squares: Generator[Answer]) -> Generator[NDArray[np.uint8] | VideoError]:
+    """One clip, or the first reason why one of its frames is missing, for each row of `video`.
+
+    `squares` answers every frame of `video.frame_index` once, in ascending order; it is closed at the end.
+    """
     first_needed = video.frame_index.min(axis=1)
-    answers = read_frames(video.path, index, np.unique(video.frame_index), threads=threads)
     held: OrderedDict[int, NDArray[np.uint8] | VideoError] = OrderedDict()
-    with closing(answers):  # a consumer that stops early must not leave the file open
+    with closing(squares):  # a consumer that stops early must not leave the file open
         for row, frames in enumerate(video.frame_index):
             while not held or next(reversed(held)) < frames.max():
-                number, frame = next(answers)
-                held[number] = frame if isinstance(frame, VideoError) else resize_crop(frame, image_size)
+                number, square = next(squares)
+                held[number] = square
             yield _stack([held[int(number)] for number in frames])
             keep_from = first_needed[row + 1] if row + 1 < len(video.rows) else None
             while held and (keep_from is None or next(iter(held)) < keep_from):

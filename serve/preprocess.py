@@ -1,5 +1,6 @@
 """Preprocess: one decoded picture to the encoder's square input."""
 
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import cast
 
@@ -12,6 +13,33 @@ from coldframe.errors import VideoError
 # Of the resized picture before the crop; 2 x 4000 pixels brought to a short side of 224 would be 448,000
 # wide.
 MAX_RESIZED_PIXELS = 8192 * 8192
+
+
+@dataclass(frozen=True, kw_only=True)
+class CropWindow:
+    """Where the square lies in the resized picture: its size and the square's first row and column, in pixels."""
+
+    height: int
+    width: int
+    top: int
+    left: int
+
+
+def crop_window(height: int, width: int, size: int) -> CropWindow:
+    """Resized size of a picture and its centre square, by the rules of `resize_crop`.
+
+    Raises:
+        VideoError: reason `limit` if the resized picture has more than `MAX_RESIZED_PIXELS` pixels.
+    """
+    short = min(height, width)
+    new_height, new_width = (round(Fraction(side * size, short)) for side in (height, width))
+    if new_height * new_width > MAX_RESIZED_PIXELS:
+        raise VideoError(
+            "limit",
+            f"A picture of {width} x {height} pixels would be resized to {new_width} x {new_height}; "
+            f"allowed are {MAX_RESIZED_PIXELS} pixels.",
+        )
+    return CropWindow(height=new_height, width=new_width, top=(new_height - size) // 2, left=(new_width - size) // 2)
 
 
 def resize_crop(frame: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
@@ -33,18 +61,10 @@ def resize_crop(frame: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
             `MAX_RESIZED_PIXELS` pixels.
     """
     height, width, _ = frame.shape
-    short = min(height, width)
-    new_height, new_width = (round(Fraction(side * size, short)) for side in (height, width))
-    if new_height * new_width > MAX_RESIZED_PIXELS:
-        raise VideoError(
-            "limit",
-            f"A picture of {width} x {height} pixels would be resized to {new_width} x {new_height}; "
-            f"allowed are {MAX_RESIZED_PIXELS} pixels.",
-        )
-    if (new_height, new_width) != (height, width):
-        frame = _resize(frame, new_height, new_width)
-    top, left = (new_height - size) // 2, (new_width - size) // 2
-    return np.ascontiguousarray(frame[top : top + size, left : left + size])
+    window = crop_window(height, width, size)
+    if (window.height, window.width) != (height, width):
+        frame = _resize(frame, window.height, window.width)
+    return np.ascontiguousarray(frame[window.top : window.top + size, window.left : window.left + size])
 
 
 def _resize(frame: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:

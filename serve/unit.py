@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 import coldframe
 from coldframe.errors import VideoError
-from coldframe.serve.clips import VideoCache, VideoClips, read_clips
-from coldframe.serve.container import decoder_version
+from coldframe.serve.clips import Answer, ClipReader, VideoClips
+from coldframe.serve.readers import DecoderName, open_reader
 from coldframe.serve.runtime import Backend, Runtime, open_runtime
 from coldframe.serve.tiers import keep_tier
 from coldframe.store import Store, UnitResult, open_store, write_unit
@@ -22,7 +22,6 @@ from coldframe.store.schema import Reason, Status
 from coldframe.store.text import text_to_path
 
 Clip = NDArray[np.uint8]
-Answer = tuple[int, Clip | VideoError]
 _END = None
 
 
@@ -35,6 +34,7 @@ class RunnerSettings:
         backend: `onnxruntime` or `torch`.
         threads: threads for encoding; decoding uses one.
         batch_clips: clips encoded together.
+        decoder: `pyav`, `dali` or `dali-cpu` (`open_reader`).
     """
 
     store: str
@@ -42,6 +42,7 @@ class RunnerSettings:
     backend: Backend
     threads: int
     batch_clips: int
+    decoder: DecoderName = "pyav"
 
 
 @dataclass
@@ -70,7 +71,9 @@ class UnitRunner:
             threads=settings.threads,
         )
         self._on_clips = on_clips or (lambda count: None)
-        self._cache = VideoCache()
+        self._reader: ClipReader = open_reader(
+            settings.decoder, image_size=self.store.recipe.image_size, threads=settings.threads
+        )
         self._paths = self.store.video_column("path")
         self._sha256 = self.store.video_column("sha256")
         self._errors = self.store.video_column("error")
@@ -118,10 +121,10 @@ class UnitRunner:
         return todo
 
     def _decode(self, todo: Sequence[VideoClips], seconds: dict[str, float]) -> Generator[Answer]:
-        size = self.store.recipe.image_size
+        self._reader.begin(todo)
         for video in todo:
             started = time.perf_counter()
-            for answer in read_clips(video, self._cache, image_size=size, threads=1):
+            for answer in self._reader.read(video):
                 seconds["decode"] += time.perf_counter() - started
                 yield answer
                 started = time.perf_counter()
@@ -167,9 +170,9 @@ class UnitRunner:
         )
         write_unit(self.store, unit, result)
 
-    def provenance(self) -> dict[str, str]:
+    def provenance(self) -> dict[str, Any]:
         """What made the numbers without being allowed to change them: versions, decoder, runtime, machine."""
-        return {"coldframe": coldframe.__version__, "decoder": decoder_version(), **self.runtime.provenance()}
+        return {"coldframe": coldframe.__version__, **self._reader.provenance(), **self.runtime.provenance()}
 
 
 class DecodeAhead:

@@ -235,7 +235,7 @@ def test_disk_that_is_too_small_is_refused_before_any_work(
 def test_failing_decoder_thread_ends_the_run_and_keeps_finished_units(
     tmp_path: Path, bundle: Bundle, barcodes: Barcodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from coldframe.serve import unit as unit_module
+    from coldframe.serve import clips as clips_module
 
     folder = corpus(tmp_path / "c", barcodes, videos=24)
 
@@ -244,7 +244,7 @@ def test_failing_decoder_thread_ends_the_run_and_keeps_finished_units(
             raise RuntimeError("a defect, not a bad video")
         yield from read_clips(video, *arguments, **options)
 
-    monkeypatch.setattr(unit_module, "read_clips", failing)
+    monkeypatch.setattr(clips_module, "read_clips", failing)
     with pytest.raises(RuntimeError, match=r"a defect"):
         run(folder, bundle, tmp_path / "s.zarr")
     store = open_store(tmp_path / "s.zarr")
