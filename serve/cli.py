@@ -12,6 +12,7 @@ from coldframe.progress import progress_bar
 from coldframe.serve.estimate import Estimate, estimate
 from coldframe.serve.extract import Extraction, extract, make_recipe, plan_videos, token_geometry
 from coldframe.serve.inputs import Inputs, collect_inputs, passed_over
+from coldframe.serve.readers import DECODERS, DecoderName
 from coldframe.serve.runtime import BACKENDS, Backend
 from coldframe.store.plan import Plan
 from coldframe.store.recipe import Recipe
@@ -135,6 +136,13 @@ def _plan_text(plan: Plan, found: Estimate, inputs: Inputs, bundle: Bundle) -> s
 @click.option("--store", "store_path", required=True, metavar="S.zarr", help="Store to write, or to finish.")
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes.")
 @click.option("--batch-clips", type=click.IntRange(1, 256), default=4, show_default=True, help="Clips a batch.")
+@click.option(
+    "--decoder",
+    type=click.Choice(DECODERS),
+    default="pyav",
+    show_default=True,
+    help="dali: on the GPU. dali-cpu: VP8, VP9 and MJPEG. What DALI would read differently goes to PyAV, recorded.",
+)
 def extract_command(
     paths: tuple[str, ...],
     encoder: str,
@@ -143,6 +151,7 @@ def extract_command(
     store_path: str,
     workers: int,
     batch_clips: int,
+    decoder: DecoderName,
     **options: Any,
 ) -> None:
     """Extract tokens of videos into a Zarr store. Run the same command again to resume after any interruption.
@@ -167,6 +176,7 @@ def extract_command(
         backend=backend,
         workers=workers,
         batch_clips=batch_clips,
+        decoder=decoder,
     )
     click.echo(_extract_json(done, inputs) if as_json else _extract_text(done, bundle))
     raise SystemExit(done.exit_code)

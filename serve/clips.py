@@ -2,16 +2,16 @@
 
 import os
 from collections import OrderedDict
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import VideoError
-from coldframe.serve.container import file_sha256
+from coldframe.serve.container import decoder_version, file_sha256
 from coldframe.serve.decode_process import STALL_SECONDS, DecodeProcess
 from coldframe.serve.frames import read_frames
 from coldframe.serve.preprocess import resize_crop, use_one_thread
@@ -37,6 +37,7 @@ class VideoClips:
 
 
 Answer = tuple[int, NDArray[np.uint8] | VideoError]
+Spans = tuple[NDArray[np.integer], NDArray[np.integer]]  # first and last frame, one of each a row
 
 # Codecs whose entropy-coded data has no redundancy that FFmpeg would check (measured: docs/decoding-cases.md).
 _LETS_DAMAGE_PASS = ("hevc", "vp8", "vp9", "av1")
@@ -46,11 +47,17 @@ _MOST_FRAMES_BEHIND = 256  # decoded behind a clip to see whether its group of p
 class ClipReader(Protocol):
     """How a worker gets its clips; each way of decoding is one."""
 
+    def begin(self, videos: Sequence[VideoClips]) -> None:
+        """Say which videos are read next and in which order, so that the reader can work ahead."""
+
     def read(self, video: VideoClips) -> Generator[Answer]:
         """Yield every row of `video` once, in order: `(row, clip)`, or `(row, why there is none)`.
 
-        A clip is (T, size, size, 3) uint8 RGB in [0, 255].
+        A clip is (T, height, width, 3) uint8 RGB in [0, 255].
         """
+
+    def provenance(self) -> dict[str, Any]:
+        """Which decoder made the rows that were read since `begin`; JSON values."""
 
     def close(self) -> None:
         """Give back processes and files."""
@@ -67,6 +74,9 @@ class PyAVReader:
         self._image_size = image_size
         self._process = DecodeProcess(stall_seconds=stall_seconds)
 
+    def begin(self, videos: Sequence[VideoClips]) -> None:
+        pass
+
     def read(self, video: VideoClips) -> Generator[Answer]:
         answered = 0
         try:
@@ -76,6 +86,9 @@ class PyAVReader:
         except VideoError as error:
             for row in video.rows[answered:]:
                 yield int(row), error
+
+    def provenance(self) -> dict[str, Any]:
+        return {"decoder": decoder_version()}
 
     def close(self) -> None:
         self._process.close()
@@ -129,7 +142,10 @@ def read_clips(video: VideoClips, cache: VideoCache, *, image_size: ImageSize, t
     answered = 0
     try:
         index = cache.index(video.path, video.sha256)
-        for clip in _assemble(video, index, image_size, threads):
+        spans, given_up = _trust_spans(video.frame_index, index), list[int]()
+        wanted = np.union1d(video.frame_index, spans[1])
+        squares = read_squares(video.path, index, wanted, image_size=image_size, threads=threads, given_up=given_up)
+        for clip in assemble(video, squares, spans=spans, given_up=given_up):
             cache.index(video.path, video.sha256)  # again: what was decoded since may be half old and half new
             yield int(video.rows[answered]), clip
             answered += 1
@@ -138,21 +154,41 @@ def read_clips(video: VideoClips, cache: VideoCache, *, image_size: ImageSize, t
             yield int(row), error
 
 
-def _assemble(
-    video: VideoClips, index: PtsIndex, image_size: ImageSize, threads: int
+def read_squares(
+    path: str,
+    index: PtsIndex,
+    wanted: NDArray[np.integer],
+    *,
+    image_size: ImageSize,
+    threads: int,
+    given_up: list[int] | None = None,
+) -> Generator[Answer]:
+    """`read_frames` with each picture brought to the encoder's size."""
+    with closing(read_frames(path, index, wanted, threads=threads, given_up=given_up)) as answers:
+        for number, frame in answers:
+            yield number, frame if isinstance(frame, VideoError) else resize_crop(frame, image_size)
+
+
+def assemble(
+    video: VideoClips, squares: Generator[Answer], *, spans: Spans | None = None, given_up: Sequence[int] = ()
 ) -> Generator[NDArray[np.uint8] | VideoError]:
-    """One clip, or the first reason why there is none, for each row of `video`."""
+    """One clip, or the first reason why there is none, for each row of `video`.
+
+    Args:
+        video: the rows.
+        squares: answers every frame of `video.frame_index`, and the last of each span, once and in ascending order; it
+            is closed at the end.
+        spans: first and last frame of the span that must be without damage for each clip; None for its own frames.
+        given_up: frames that the decoder gave up, wanted or not; may grow while `squares` is read.
+    """
     first_needed = video.frame_index.min(axis=1)
-    begin, end = _trust_spans(video.frame_index, index)
-    given_up: list[int] = []
-    wanted = np.union1d(video.frame_index, end)
-    answers = read_frames(video.path, index, wanted, threads=threads, given_up=given_up)
+    begin, end = spans or (first_needed, video.frame_index.max(axis=1))
     held: OrderedDict[int, NDArray[np.uint8] | VideoError] = OrderedDict()
-    with closing(answers):  # a consumer that stops early must not leave the file open
+    with closing(squares):  # a consumer that stops early must not leave the file open
         for row, frames in enumerate(video.frame_index):
             while not held or next(reversed(held)) < end[row]:
-                number, frame = next(answers)
-                held[number] = frame if isinstance(frame, VideoError) else resize_crop(frame, image_size)
+                number, square = next(squares)
+                held[number] = square
             clip = _stack([held[int(number)] for number in frames])
             if not isinstance(clip, VideoError) and any(begin[row] < place <= end[row] for place in given_up):
                 clip = VideoError("decode_error", "The data is damaged between the clip's frames.")
@@ -162,7 +198,7 @@ def _assemble(
                 held.popitem(last=False)
 
 
-def _trust_spans(frame_index: NDArray[np.int32], index: PtsIndex) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _trust_spans(frame_index: NDArray[np.int32], index: PtsIndex) -> Spans:
     """(n,) first and (n,) last frame of the span that must be without damage for each clip to be good.
 
     It is the clip's own span: frames may have been lost in it without a trace in the index. Where a decoder lets

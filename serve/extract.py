@@ -12,6 +12,7 @@ from coldframe.errors import ColdframeError, UsageError
 from coldframe.export import Bundle
 from coldframe.serve.inputs import InputVideo
 from coldframe.serve.planner import make_plan
+from coldframe.serve.readers import DecoderName, open_reader
 from coldframe.serve.runtime import Backend
 from coldframe.serve.tiers import require_even_grid
 from coldframe.serve.unit import RunnerSettings
@@ -116,6 +117,7 @@ def extract(
     backend: Backend = "onnxruntime",
     workers: int = 1,
     batch_clips: int = 4,
+    decoder: DecoderName = "pyav",
 ) -> Extraction:
     """Extract `videos` into the store at `store_path`, or finish what an earlier run began.
 
@@ -128,6 +130,7 @@ def extract(
         backend: runtime; `onnxruntime` or `torch`.
         workers: processes; the processor's cores are shared out among them.
         batch_clips: clips encoded together.
+        decoder: `pyav`, `dali` or `dali-cpu` (`open_reader`).
 
     Raises:
         RecipeMismatch: the store was made with another recipe.
@@ -135,6 +138,8 @@ def extract(
         StoreError: rows are unaccounted for at the end.
     """
     started = time.perf_counter()
+    # a decoder that is not there, or has no GPU, is known before planning
+    open_reader(decoder, image_size=recipe.image_size, threads=1).close()
     if os.path.exists(store_path):  # before planning, which can take long
         recipe.require_equal(open_store(store_path).recipe, f"the store {store_path}")
     plan = plan_videos(videos, recipe, progress)
@@ -148,6 +153,7 @@ def extract(
             backend=backend,
             threads=max(1, len(os.sched_getaffinity(0)) // workers),
             batch_clips=batch_clips,
+            decoder=decoder,
         )
         with progress("Extracting clips", todo) as advance:
             run_units(pending, settings, workers=workers, on_clips=advance)

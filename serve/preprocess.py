@@ -1,5 +1,6 @@
 """Preprocess: one decoded picture to the encoder's input."""
 
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -12,6 +13,35 @@ from coldframe.store.recipe import ImageSize, height_width
 # Of the resized picture before the crop; 2 x 4000 pixels brought to a short side of 224 would be 448,000
 # wide.
 MAX_RESIZED_PIXELS = 8192 * 8192
+
+
+@dataclass(frozen=True, kw_only=True)
+class CropWindow:
+    """What is cut out of a resized picture: the picture's size and the cut's first row and column, in pixels."""
+
+    height: int
+    width: int
+    top: int
+    left: int
+
+
+def crop_window(height: int, width: int, size: ImageSize) -> CropWindow:
+    """Resized size of a picture and what is cut out of it, by the rules of `resize_crop`.
+
+    Raises:
+        VideoError: reason `limit` if the resized picture has more than `MAX_RESIZED_PIXELS` pixels.
+    """
+    wanted_height, wanted_width = height_width(size)
+    scale = max(Fraction(wanted_height, height), Fraction(wanted_width, width))
+    new_height, new_width = round(height * scale), round(width * scale)
+    if new_height * new_width > MAX_RESIZED_PIXELS:
+        raise VideoError(
+            "limit",
+            f"A picture of {width} x {height} pixels would be resized to {new_width} x {new_height}; "
+            f"allowed are {MAX_RESIZED_PIXELS} pixels.",
+        )
+    top, left = (new_height - wanted_height) // 2, (new_width - wanted_width) // 2
+    return CropWindow(height=new_height, width=new_width, top=top, left=left)
 
 
 def resize_crop(frame: NDArray[np.uint8], size: ImageSize) -> NDArray[np.uint8]:
@@ -34,20 +64,12 @@ def resize_crop(frame: NDArray[np.uint8], size: ImageSize) -> NDArray[np.uint8]:
             `MAX_RESIZED_PIXELS` pixels.
     """
     height, width, _ = frame.shape
+    window = crop_window(height, width, size)
     wanted_height, wanted_width = height_width(size)
-    scale = max(Fraction(wanted_height, height), Fraction(wanted_width, width))
-    new_height, new_width = round(height * scale), round(width * scale)
-    if new_height * new_width > MAX_RESIZED_PIXELS:
-        raise VideoError(
-            "limit",
-            f"A picture of {width} x {height} pixels would be resized to {new_width} x {new_height}; "
-            f"allowed are {MAX_RESIZED_PIXELS} pixels.",
-        )
-    top, left = (new_height - wanted_height) // 2, (new_width - wanted_width) // 2
-    bottom, right = top + wanted_height, left + wanted_width
-    if (new_height, new_width) != (height, width):
-        return _resize(frame, (new_height, new_width), (top, left, bottom, right))
-    return np.ascontiguousarray(frame[top:bottom, left:right])
+    bottom, right = window.top + wanted_height, window.left + wanted_width
+    if (window.height, window.width) != (height, width):
+        return _resize(frame, (window.height, window.width), (window.top, window.left, bottom, right))
+    return np.ascontiguousarray(frame[window.top : bottom, window.left : right])
 
 
 def use_one_thread() -> None:

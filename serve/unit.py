@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 import coldframe
 from coldframe.errors import VideoError
-from coldframe.serve.clips import Answer, ClipReader, PyAVReader, VideoClips
-from coldframe.serve.container import decoder_version
+from coldframe.serve.clips import Answer, ClipReader, VideoClips
 from coldframe.serve.decode_process import STALL_SECONDS
 from coldframe.serve.frame_cache import FrameCache
+from coldframe.serve.readers import DecoderName, open_reader
 from coldframe.serve.runtime import Backend, Runtime, open_runtime
 from coldframe.serve.tiers import keep_tier
 from coldframe.store import Store, UnitResult, open_store, write_unit
@@ -36,7 +36,7 @@ class RunnerSettings:
         backend: `onnxruntime` or `torch`.
         threads: threads for encoding; decoding uses one, in a process of its own.
         batch_clips: clips encoded together.
-        stall_seconds: how long the decoder may go without getting on before a video's remaining rows are given up.
+        decoder: `pyav`, `dali` or `dali-cpu` (`open_reader`).
     """
 
     store: str
@@ -45,6 +45,7 @@ class RunnerSettings:
     threads: int
     batch_clips: int
     stall_seconds: float = STALL_SECONDS
+    decoder: DecoderName = "pyav"
 
 
 @dataclass
@@ -73,8 +74,11 @@ class UnitRunner:
         )
         self.runtime: Runtime = FrameCache(runtime) if self.store.recipe.attention == "per_frame" else runtime
         self._on_clips = on_clips or (lambda count: None)
-        self._reader: ClipReader = PyAVReader(
-            image_size=self.store.recipe.image_size, stall_seconds=settings.stall_seconds
+        self._reader: ClipReader = open_reader(
+            settings.decoder,
+            image_size=self.store.recipe.image_size,
+            threads=settings.threads,
+            stall_seconds=settings.stall_seconds,
         )
         self._paths = self.store.video_column("path")
         self._sha256 = self.store.video_column("sha256")
@@ -126,6 +130,7 @@ class UnitRunner:
         return todo
 
     def _decode(self, todo: Sequence[VideoClips], seconds: dict[str, float]) -> Generator[Answer]:
+        self._reader.begin(todo)
         for video in todo:
             started = time.perf_counter()
             for answer in self._reader.read(video):
@@ -176,9 +181,9 @@ class UnitRunner:
         )
         write_unit(self.store, unit, result)
 
-    def provenance(self) -> dict[str, str]:
+    def provenance(self) -> dict[str, Any]:
         """What made the numbers without being allowed to change them: versions, decoder, runtime, machine."""
-        return {"coldframe": coldframe.__version__, "decoder": decoder_version(), **self.runtime.provenance()}
+        return {"coldframe": coldframe.__version__, **self._reader.provenance(), **self.runtime.provenance()}
 
 
 class DecodeAhead:

@@ -26,6 +26,7 @@ MAY_IMPORT = {
 # a heavy package is imported where its name says, and nowhere else
 HEAVY = {
     "av": {"serve/container.py", "src/coldframe/motion.py"},
+    "nvidia": {"serve/dali_graph.py"},
     "onnx": {"export/graph.py"},
     "onnxruntime": {"export/onnx_runtime.py"},
     "pyarrow": {"serve/inputs.py", "store/convert.py"},

@@ -31,6 +31,10 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         target="coldframe.demo:demo_command",
         short_help="Run the whole thread on real clips: export, extract, search, probe.",
     ),
+    "doctor": Subcommand(
+        target="coldframe.serve.doctor_cli:doctor_command",
+        short_help="Report the machine, and which decoder to trust with which videos.",
+    ),
     "export": Subcommand(
         target="coldframe.export.cli:export_command",
         short_help="Export a frozen video encoder to a bundle with measured parity.",

@@ -22,7 +22,7 @@ from coldframe.progress import progress_bar
 from coldframe.serve import clips as clips_module
 from coldframe.serve import extract as extract_module
 from coldframe.serve import planner as planner_module
-from coldframe.serve import unit as unit_module
+from coldframe.serve import readers as readers_module
 from coldframe.serve.clips import PyAVReader, VideoCache, VideoClips, read_clips
 from coldframe.serve.decode_process import DecodeProcess
 from coldframe.serve.extract import Extraction, extract, make_recipe
@@ -245,7 +245,7 @@ def test_videos_that_hang_or_crash_the_decoder_cost_their_own_rows(
     folder = corpus(tmp_path / "c", barcodes)
     run(folder, bundle, tmp_path / "whole")
     monkeypatch.setattr(clips_module, "read_in_child", stubs.read_badly)
-    monkeypatch.setattr(unit_module, "PyAVReader", partial(PyAVReader, stall_seconds=4.0))
+    monkeypatch.setattr(readers_module, "PyAVReader", partial(PyAVReader, stall_seconds=4.0))
     done = run(folder, bundle, tmp_path / "s.zarr")
     assert (done.rows, done.ok, done.failed) == (18, 14, 4)
     store, whole = open_store(tmp_path / "s.zarr"), open_store(tmp_path / "whole")

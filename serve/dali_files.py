@@ -1,0 +1,162 @@
+"""DALI files: which files DALI answers as PyAV does, and for which it would give other frames or other colours.
+
+DALI returns no timestamps, so a wrong frame cannot be seen in its answer. Instead its indices are trusted only in
+files where they are plainly the presentation order: every packet is one shown picture, and every key frame can be
+started from. Each rule below was seen to matter or follows from how DALI reads a file (docs/decoding.md).
+"""
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from coldframe.errors import VideoError
+from coldframe.serve.container import open_container, pyav
+from coldframe.serve.dali_graph import DaliDevice
+from coldframe.serve.frame_sizes import other_size
+from coldframe.serve.preprocess import crop_window
+from coldframe.serve.pts_index import PtsIndex
+from coldframe.store.schema import Flag
+
+if TYPE_CHECKING:
+    from av.container import InputContainer
+    from av.video.frame import VideoFrame
+
+RefusalReason = Literal[
+    "codec", "container", "streams", "pixel_format", "colour_matrix", "rotation", "interlaced", "size_changes",
+    "truncated", "pts_synthesised", "hidden_frames", "open_gop", "enlarged", "size", "damaged", "dali_error",
+]  # fmt: skip
+
+CODECS: dict[DaliDevice, tuple[str, ...]] = {
+    "cpu": ("vp8", "vp9", "mjpeg"),
+    "gpu": ("h264", "hevc", "av1", "vp8", "vp9", "mjpeg"),
+}
+
+# Of other formats DALI's seeks were not tried; MPEG-TS seeks by decoding time, and DALI by presentation time.
+_CONTAINERS = ("mov", "matroska", "avi")
+# 8 bits a value. NVDEC gives NV12, so on the GPU only what loses nothing on the way there.
+_PIXEL_FORMATS: dict[DaliDevice, tuple[str, ...]] = {
+    "cpu": ("yuv420p", "yuvj420p", "yuv422p", "yuvj422p", "yuv444p", "yuvj444p", "yuva420p"),
+    "gpu": ("yuv420p", "yuvj420p"),
+}
+# DALI converts with the matrix of BT.601, whatever the file says: AVCOL_SPC_UNSPECIFIED, BT470BG, SMPTE170M.
+_BT601 = (2, 5, 6)
+_FULL_RANGE = 2  # AVCOL_RANGE_JPEG
+# A file is in memory whole, once for each of the videos in flight.
+MAX_ENCODED_BYTES = 512 * 1024 * 1024
+
+_BY_FLAG: tuple[tuple[Flag, RefusalReason, str], ...] = (
+    (Flag.ROTATED, "rotation", "DALI does not apply display matrices"),
+    (Flag.INTERLACED, "interlaced", "decoders differ in how they join fields"),
+    (Flag.TRUNCATED, "truncated", "DALI does not tell a cut file from a whole one"),
+    (Flag.PTS_SYNTHESISED, "pts_synthesised", "the file has no timestamps that DALI could sort by"),
+)
+
+
+# FFmpeg's fast conversion to RGB, which PyAV uses, drops fractions where DALI rounds: half a level for each product
+# it adds up. Full-range luma is not multiplied.
+_LIMITED_OFFSET, _FULL_OFFSET, _NO_OFFSET = (1.0, 1.5, 1.0), (0.5, 1.0, 0.5), (0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """DALI gets the file; `offset` in levels is subtracted from its red, green and blue to meet PyAV's."""
+
+    offset: tuple[float, float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """Why a file is decoded by PyAV although DALI was asked for."""
+
+    reason: RefusalReason
+    detail: str
+
+
+def examine(path: str, index: PtsIndex, *, device: DaliDevice, size: int) -> Accepted | Refusal:
+    """Whether `path` is given to DALI, or the first reason why not.
+
+    Args:
+        path, index: the file and its PTS index.
+        device: where DALI would decode.
+        size: side of the squares in pixels.
+
+    Raises:
+        MissingDependency: PyAV is not installed.
+    """
+    if index.codec not in CODECS[device]:
+        return Refusal(reason="codec", detail=f"{index.codec} is not decoded by DALI on the {device.upper()}")
+    for flag, reason, why in _BY_FLAG:
+        if flag in index.flags:
+            return Refusal(reason=reason, detail=why)
+    return _by_index(index) or _by_size(path, index, size) or _by_content(path, index, device)
+
+
+def _by_index(index: PtsIndex) -> Refusal | None:
+    """Refuse unless the packets are exactly the shown pictures, and no picture crosses a key frame."""
+    if int(index.packet.max()) + 1 != len(index):
+        return Refusal(
+            reason="hidden_frames",
+            detail="packets that are not shown (edit list, leading or reference pictures) shift DALI's count",
+        )
+    key = np.isin(index.pts, index.key_pts)
+    latest = np.maximum.accumulate(index.packet)
+    if (key & (latest > index.packet)).any():
+        return Refusal(reason="open_gop", detail="pictures shown before a key frame are stored after it")
+    return None
+
+
+def _by_size(path: str, index: PtsIndex, size: int) -> Refusal | None:
+    if min(index.width, index.height) < size:
+        return Refusal(reason="enlarged", detail="DALI's enlarging differs from the reference by more than 3 levels")
+    try:
+        crop_window(index.height, index.width, size)
+    except VideoError as error:
+        return Refusal(reason="size", detail=str(error))
+    length = os.path.getsize(path) if os.path.exists(path) else 0
+    if length > MAX_ENCODED_BYTES:
+        return Refusal(
+            reason="size", detail=f"{length} bytes; DALI wants the file in memory, limit {MAX_ENCODED_BYTES}"
+        )
+    return None
+
+
+def _by_content(path: str, index: PtsIndex, device: DaliDevice) -> Accepted | Refusal:
+    try:
+        with open_container(path) as container:
+            names = container.format.name.split(",")
+            if not set(names) & set(_CONTAINERS):
+                return Refusal(reason="container", detail=f"{container.format.name} was not tried with DALI")
+            if len(container.streams.video) > 1:
+                return Refusal(reason="streams", detail="DALI chooses among several video streams by its own rule")
+            frame = _first_frame(container)
+        other = other_size(path, index.stream_index, index.codec, (index.width, index.height))
+    except VideoError as error:
+        return Refusal(reason="damaged", detail=str(error))
+    if frame is None:
+        return Refusal(reason="damaged", detail="the first picture cannot be decoded")
+    if other is not None:
+        detail = f"{index.width} x {index.height} and {other[0]} x {other[1]}; DALI takes one picture size a file"
+        return Refusal(reason="size_changes", detail=detail)
+    if frame.format.name not in _PIXEL_FORMATS[device]:
+        return Refusal(reason="pixel_format", detail=f"{frame.format.name} is not handled by DALI's colour conversion")
+    if frame.colorspace not in _BT601:
+        return Refusal(
+            reason="colour_matrix", detail=f"tagged with colour matrix {int(frame.colorspace)}; DALI assumes BT.601"
+        )
+    return Accepted(offset=_offset(frame))
+
+
+def _offset(frame: "VideoFrame") -> tuple[float, float, float]:
+    """FFmpeg has the fast conversion for 4:2:0 and 4:2:2 pictures with an even number of rows."""
+    if "444" in frame.format.name or frame.height % 2:
+        return _NO_OFFSET
+    return _FULL_OFFSET if frame.color_range == _FULL_RANGE or frame.format.name.startswith("yuvj") else _LIMITED_OFFSET
+
+
+def _first_frame(container: "InputContainer") -> "VideoFrame | None":
+    try:
+        return next(iter(container.decode(container.streams.video[0])), None)
+    except pyav().FFmpegError:
+        return None
