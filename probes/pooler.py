@@ -106,18 +106,19 @@ def pool(attention: Attention, query: Tensor, tokens: Tokens) -> Tensor:
     means = means * gamma + total * attention.norm_bias[:, None, None]
     if attention.position is not None:
         means = means + _position_means(attention.position, weights, tokens.time, heads)
-    values = attention.kv_weight[:, attention.width :].unflatten(1, (heads, -1))  # (G, H, d, dim)
-    bias = attention.kv_bias[:, attention.width :].unflatten(1, (heads, 1, -1))  # (G, H, 1, d)
-    read = means @ values.mT + total * bias
+    values = attention.kv_weight[:, attention.width :].reshape(probes, heads, -1, dim)  # (G, H, d, dim)
+    bias = attention.kv_bias[:, attention.width :].reshape(probes, heads, 1, -1)  # (G, H, 1, d)
+    read: Tensor = means @ values.mT + total * bias
     return read.transpose(1, 2).flatten(2)
 
 
 def _fold(attention: Attention, query: Tensor) -> Tensor:
     """(G, H, 1 or B, dim) W_k^T (W_q query + b_q) / sqrt(d) of each head."""
     q = torch.baddbmm(attention.q_bias[:, None], query, attention.q_weight.mT)
-    q = q.unflatten(2, (attention.heads, -1)).transpose(1, 2)  # (G, H, 1 or B, d)
-    keys = attention.kv_weight[:, : attention.width].unflatten(1, (attention.heads, -1))  # (G, H, d, dim)
-    return (q * q.shape[-1] ** -0.5) @ keys
+    q = q.reshape(*q.shape[:2], attention.heads, -1).transpose(1, 2)  # (G, H, 1 or B, d)
+    keys = attention.kv_weight[:, : attention.width].reshape(len(q), attention.heads, q.shape[-1], -1)  # (G, H, d, dim)
+    folded: Tensor = (q * q.shape[-1] ** -0.5) @ keys
+    return folded
 
 
 def _softmax(logits: Tensor, mask: Tensor | None) -> Tensor:
@@ -139,5 +140,6 @@ def _position_means(position: Tensor, weights: Tensor, time: Tensor, heads: int)
     """(G, H, B, dim) mean position under the weights (B, G * H, L)."""
     steps = torch.arange(position.shape[1], device=time.device)
     member = (time[:, None] == steps).to(weights.dtype)  # (L, time)
-    by_time = (weights @ member).unflatten(1, (-1, heads)).permute(1, 2, 0, 3)  # (G, H, B, time)
-    return by_time @ position[:, None]
+    by_time = (weights @ member).reshape(len(weights), -1, heads, len(steps)).permute(1, 2, 0, 3)  # (G, H, B, time)
+    mean: Tensor = by_time @ position[:, None]
+    return mean

@@ -182,7 +182,7 @@ def _accumulate(
             leaves[name].grad = optimiser.gradients[name][span]  # backward adds to it in place
         logits = forward(shape, leaves, maps, mask, time, rng)
         loss = _losses(logits, target, shape.preset.label_smoothing).sum(dim=1) / whole
-        loss.sum().backward()
+        torch.autograd.backward(loss.sum())
         shares.append(loss.detach())
     return torch.cat(shares).double().cpu().numpy()
 
@@ -212,9 +212,7 @@ def logits_of(
         yield piece.rows, forward(shape, parameters, *_to_device(piece, device))
 
 
-def score_heads(
-    loader: TokenLoader, labels: NDArray[np.int64], parameters: Parameters, shape: HeadShape
-) -> Scores:
+def score_heads(loader: TokenLoader, labels: NDArray[np.int64], parameters: Parameters, shape: HeadShape) -> Scores:
     """Loss and confusion matrix of every head on the loader's rows."""
     heads = len(next(iter(parameters.values())))
     loss = np.zeros(heads)
@@ -229,9 +227,7 @@ def score_heads(
     return Scores(loss=loss / len(loader.rows), confusion=counts)
 
 
-def choose_setting(
-    settings: Sequence[Setting], scores: Scores, died_at: Mapping[int, int]
-) -> tuple[float, float]:
+def choose_setting(settings: Sequence[Setting], scores: Scores, died_at: Mapping[int, int]) -> tuple[float, float]:
     """Learning rate and weight decay with the highest mean balanced accuracy over seeds on validation rows.
 
     Equal accuracies go to the smaller mean loss there. Pairs of which a seed diverged do not take part.

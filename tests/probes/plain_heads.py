@@ -21,13 +21,13 @@ class Mlp(nn.Module):
 
 def attend(q: Tensor, k: Tensor, v: Tensor, heads: int, mask: Tensor | None) -> Tensor:
     """(B, n, width) from (B, n, width), (B, L, width) twice; written out so that masked weights are plain zeros."""
-    q, k, v = (x.unflatten(-1, (heads, -1)).transpose(1, 2) for x in (q, k, v))
+    q, k, v = (x.view(*x.shape[:2], heads, -1).transpose(1, 2) for x in (q, k, v))
     logits = q @ k.mT / q.shape[-1] ** 0.5
-    if mask is None:
-        return (logits.softmax(-1) @ v).transpose(1, 2).flatten(2)
-    weights = (logits - logits.amax(-1, keepdim=True)).exp() * mask[:, None, None]
-    weights = weights / weights.sum(-1, keepdim=True).clamp_min(1e-300)
-    return (weights @ v).transpose(1, 2).flatten(2)
+    weights = (logits - logits.amax(-1, keepdim=True)).exp()
+    if mask is not None:
+        weights = weights * mask[:, None, None]
+    read: Tensor = weights / weights.sum(-1, keepdim=True).clamp_min(1e-300) @ v
+    return read.transpose(1, 2).flatten(2)
 
 
 class CrossAttention(nn.Module):
@@ -78,7 +78,8 @@ class SelfAttention(nn.Module):
         self.qkv, self.proj, self.heads = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim), heads
 
     def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        result: Tensor = self.proj(attend(*self.qkv(x).chunk(3, dim=-1), self.heads, mask))
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        result: Tensor = self.proj(attend(q, k, v, self.heads, mask))
         return result
 
 

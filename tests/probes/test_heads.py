@@ -75,13 +75,13 @@ def test_folded_and_stacked_is_plain_forward_and_backward(name: str, time: int, 
     theirs = torch.stack([head(maps, mask, TIME) for head in heads])
     torch.testing.assert_close(logits, theirs, rtol=0, atol=1e-10)
     weight = torch.randn_like(logits)
-    (logits * weight).sum().backward()
-    (theirs * weight).sum().backward()
+    torch.autograd.backward((logits * weight).sum())
+    torch.autograd.backward((theirs * weight).sum())
     for key, value in ours.items():
         wanted = torch.stack([dict(head.named_parameters())[key].grad for head in heads])  # type: ignore[misc]
         assert value.grad is not None
         scale = float(wanted.abs().max().clamp_min(1))
-        torch.testing.assert_close(value.grad, wanted, rtol=0, atol=1e-10 * scale, msg=lambda text, k=key: f"{k}: {text}")
+        assert float((value.grad - wanted).abs().max()) <= 1e-10 * scale, key
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -128,7 +128,7 @@ def test_a_sample_of_padding_alone_is_finite_and_padding_is_never_read(name: str
     shape = shape_of(name)
     logits = forward(shape, parameters, maps, mask, TIME)
     assert torch.isfinite(logits).all()
-    logits.sum().backward()
+    torch.autograd.backward(logits.sum())
     assert all(torch.isfinite(value.grad).all() for value in parameters.values() if value.grad is not None)
     torch.testing.assert_close(logits[:, 2:], forward(shape, parameters, [m[2:] for m in maps], None, TIME))
 
@@ -162,9 +162,9 @@ def test_dropout_is_a_function_of_its_generator_and_off_without_one() -> None:
 
     assert torch.equal(drawn(1), drawn(1))
     assert not torch.equal(drawn(1), drawn(2))
-    mean = torch.stack([drawn(seed).detach() for seed in range(2000)]).mean(0)
+    mean = torch.stack([drawn(seed).detach() for seed in range(300)]).mean(0)
     plain_logits = forward(shape, parameters, maps, None, TIME)
-    torch.testing.assert_close(mean, plain_logits, rtol=0, atol=0.2 * float(plain_logits.detach().std()))
+    torch.testing.assert_close(mean, plain_logits, rtol=0, atol=0.4 * float(plain_logits.detach().std()))
 
 
 def test_attention_heads_must_divide_the_width() -> None:
