@@ -29,6 +29,7 @@ HEAVY = {
     "onnx": {"export/graph.py"},
     "onnxruntime": {"export/onnx_runtime.py"},
     "pyarrow": {"serve/inputs.py"},
+    "sklearn": {"bench/probe.py"},
 }
 
 
