@@ -19,7 +19,7 @@ from coldframe.errors import StoreError, UsageError
 from coldframe.probes.features import TokenStore
 from coldframe.store.text import path_to_text
 
-DEFAULT_MEMORY_BYTES = 1 << 30
+DEFAULT_MEMORY_BYTES = 4 << 30
 _READ_BYTES = 8 << 20  # one read; a row of this size or more is read alone
 _OPEN_SHARDS = 8
 _AHEAD = 2  # batches that wait in the queue

@@ -58,7 +58,7 @@ _device_option = click.option("--device", default="cpu", show_default=True, help
 @click.option("--temporal-position", is_flag=True, help="Learn a position a time step: for tokens without time code.")
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Heads with other initial weights.")
 @click.option("--split-seed", type=click.IntRange(0), default=0, show_default=True)
-@click.option("--memory-mb", type=click.IntRange(1), default=1024, show_default=True, help="Bound on tokens in memory.")
+@click.option("--memory-mb", type=click.IntRange(1), default=4096, show_default=True, help="Bound on tokens in memory.")
 @_device_option
 @_save_option
 @_json_option

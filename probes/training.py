@@ -16,7 +16,9 @@ from coldframe.probes.heads import HeadShape, Parameters, forward, initialise
 from coldframe.probes.loader import TokenBatch, TokenLoader
 from coldframe.probes.metrics import balanced_accuracy, confusion, decide
 
-MICRO_BATCH_BYTES = 128 << 20  # tokens that pass through the heads at once; gradients of a batch add up
+# Tokens that pass through the heads at once. Gradients of a batch add up, and adding costs as much as writing all
+# parameters of the grid, so small pieces are slow: 20 heads of width 1,024 have 1 GB of gradients.
+MICRO_BATCH_BYTES = 512 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +115,7 @@ def train_heads(
     """
     rows = len(loader.rows)
     steps = epochs * -(-rows // batch)
-    optimiser = _optimiser(shape, settings, steps, device)
+    optimiser = optimiser_of(shape, settings, steps, device)
     rng = torch.Generator(device).manual_seed(settings[0].seed)
     died_at: dict[int, int] = {}
     losses, scores = [], []
@@ -122,7 +124,7 @@ def train_heads(
         seen = 0
         for piece in loader.epoch(epoch):
             whole = min(batch, rows - seen // batch * batch)  # rows of this update
-            share = _accumulate(piece, labels, shape, optimiser, whole, rng)
+            share = accumulate(piece, labels, shape, optimiser, whole, rng)
             total += share * whole
             seen += len(piece.rows)
             if seen % batch == 0 or seen == rows:
@@ -141,7 +143,8 @@ def train_heads(
     )
 
 
-def _optimiser(shape: HeadShape, settings: Sequence[Setting], steps: int, device: torch.device) -> StackedAdamW:
+def optimiser_of(shape: HeadShape, settings: Sequence[Setting], steps: int, device: torch.device) -> StackedAdamW:
+    """Fresh heads and their optimiser, which makes `steps` updates in all."""
     preset = shape.preset
     made = initialise(shape, [setting.seed for setting in settings])
     warmup = int(preset.warmup * steps)
@@ -155,7 +158,7 @@ def _optimiser(shape: HeadShape, settings: Sequence[Setting], steps: int, device
     )
 
 
-def _accumulate(
+def accumulate(
     piece: TokenBatch,
     labels: NDArray[np.int64],
     shape: HeadShape,
