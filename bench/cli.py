@@ -12,6 +12,7 @@ Measure = Callable[[bool], tuple[list[Result], list[Target]]]
 # kind -> the function that measures it; imported when asked for
 KINDS: Mapping[str, str] = {
     "decode": "coldframe.bench.decode:measure",
+    "probe": "coldframe.bench.probe:measure",
     "write": "coldframe.bench.write:measure",
 }
 

@@ -5,7 +5,14 @@
     features.py                          tokens of rows as one matrix
     ridge.py, metrics.py                 closed-form head; counts and what follows from them
     linear.py, caveats.py, report.py     the linear probe, what to know before quoting it, text and JSON
-    cli.py                               `coldframe-probe`
+    loader.py                            token batches of a store larger than memory
+    presets.py, pooler.py, heads.py      attentive heads: protocols, folded attention, stacked parameters
+    adamw.py, training.py                one update for all heads of a grid; the grid in one pass
+    attentive.py, attentive_report.py    the attentive probe and its report
+    lbfgs.py, logistic.py, nearest.py    logistic head over a grid of C; k-NN
+    readouts.py                          the logistic and k-NN probes
+    saved.py, released.py, predict.py    saved probes; V-JEPA 2's checkpoint layout; predictions
+    cli.py, readout_cli.py               `coldframe-probe`
 
 From Python:
 

@@ -8,6 +8,7 @@ import coldframe
 from coldframe.cli_errors import ColdframeGroup
 from coldframe.probes.features import FEATURE_KINDS, FeatureKind
 from coldframe.probes.linear import linear_probe
+from coldframe.probes.readout_cli import attentive_command, knn_command, logistic_command, predict_command
 from coldframe.probes.report import to_dict, to_text
 from coldframe.progress import progress_bar
 from coldframe.store import open_store
@@ -71,3 +72,7 @@ def linear(
             on_rows=on_rows,
         )
     click.echo(json.dumps(to_dict(report), allow_nan=False) if as_json else to_text(report))
+
+
+for _command in (attentive_command, logistic_command, knn_command, predict_command):
+    main.add_command(_command)

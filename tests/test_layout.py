@@ -30,6 +30,7 @@ HEAVY = {
     "onnx": {"export/graph.py"},
     "onnxruntime": {"export/onnx_runtime.py"},
     "pyarrow": {"serve/inputs.py", "store/convert.py"},
+    "sklearn": {"bench/probe.py"},
 }
 
 

@@ -1,0 +1,331 @@
+"""Probe: a grid of attentive heads, the closed-form and logistic grids, and the loader's memory.
+
+The floor of the attentive grid is the larger of two measured times on the same tokens: reading each of them once
+through the store from the page cache, and the multiply-adds of the folded pooler, forward and backward, in plain matrix
+products of the same shapes. LayerNorm, softmax, MLPs, classifiers and the adding of gradients are not in the floor;
+they are in ours. The optimiser's update, one for 256 clips in the preset, is reported by itself.
+"""
+
+import os
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from coldframe.bench.report import Result, Target, Timing, interleave
+from coldframe.errors import MissingDependency
+from coldframe.probes.attentive import grid
+from coldframe.probes.heads import HeadShape
+from coldframe.probes.loader import TokenLoader, TokenView
+from coldframe.probes.logistic import STRENGTHS, LinearHead, choose_strength, fit_logistic
+from coldframe.probes.presets import PRESETS
+from coldframe.probes.ridge import PENALTIES, choose, fit_ridge
+from coldframe.probes.training import accumulate, micro_batch_rows, optimiser_of
+from coldframe.store import (
+    Clips,
+    Plan,
+    Recipe,
+    Status,
+    Store,
+    TokenGeometry,
+    UnitResult,
+    Videos,
+    create_store,
+    open_store,
+    write_unit,
+)
+
+_EQUAL_ACCURACY = 0.01
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How large the inputs are."""
+
+    clips: int
+    dim: int
+    side: int
+    runs: int
+    ridge: tuple[int, int]  # rows, dim
+    logistic: tuple[int, int, int]  # rows, dim, classes
+    strengths: tuple[float, ...]
+
+
+QUICK = Size(clips=4, dim=64, side=14, runs=2, ridge=(2000, 128), logistic=(400, 48, 5), strengths=STRENGTHS[::9])
+FULL = Size(clips=32, dim=1024, side=14, runs=3, ridge=(20_000, 1024), logistic=(4000, 256, 20), strengths=STRENGTHS)
+
+
+def measure(quick: bool) -> tuple[list[Result], list[Target]]:
+    """Rates of the readouts against their floors and peers."""
+    size = QUICK if quick else FULL
+    results: list[Result] = []
+    targets: list[Target] = []
+    with tempfile.TemporaryDirectory(dir=os.getcwd(), prefix=".bench-") as folder:
+        store = _store(Path(folder, "S.zarr"), size.clips, size.dim, size.side)
+        parts = [_attentive(store, size), _ridge(size), _logistic(size), _memory(Path(folder))]
+    for found, wanted in parts:
+        results += found
+        targets += wanted
+    return results, targets
+
+
+def _attentive(store: Store, size: Size) -> tuple[list[Result], list[Target]]:
+    """One epoch of 20 heads; its floor; one plain head, which has to be trained 20 times."""
+    preset = PRESETS["levjepa"]
+    shape = HeadShape(preset=preset, dim=size.dim, classes=50)
+    settings = grid(preset, [0])
+    view = TokenView(cls=True)
+    labels = np.arange(store.rows) % 50
+    micro = micro_batch_rows(size.clips, view.row_bytes(store))
+
+    def loader() -> TokenLoader:
+        return TokenLoader(store=store, rows=store.ok_rows(), view=view, batch_rows=micro, seed=0)
+
+    optimiser = optimiser_of(shape, settings, 1, torch.device("cpu"))
+    rng = torch.Generator()
+
+    def ours() -> None:
+        for piece in loader().epoch():
+            accumulate(piece, labels, shape, optimiser, size.clips, rng)
+
+    def read() -> None:
+        for _ in TokenLoader(store=store, rows=store.ok_rows(), view=view, batch_rows=micro).epoch():
+            pass
+
+    first = next(iter(loader().epoch()))
+    products = _products(torch.from_numpy(first.maps[0]), len(settings) * preset.heads)
+    share = len(first.rows) / size.clips
+    plain = _plain_step(torch.from_numpy(first.maps[0][:1]), preset.heads)
+    contenders = [ours, read, products, plain, optimiser.update]
+    epoch, reading, gemm, one, update = interleave(contenders, runs=size.runs)
+    gemm_epoch = gemm.median / share
+    plain_epoch = one.median * size.clips * len(settings)
+    floor = max(reading.median, gemm_epoch)
+    bound = "reading" if reading.median > gemm_epoch else "GEMM"
+    tokens = store.rows * len(view.time_of_tokens(store)) * size.dim * 2
+    results = [
+        Result(
+            name="20 attentive heads, both ways",
+            value=size.clips / epoch.median,
+            unit="clips/s",
+            spread=epoch.spread,
+            reference=f"floor ({bound})",
+            ratio=floor / epoch.median,
+        ),
+        Result(name="  update of the 20 heads", value=update.median, unit="s", spread=update.spread),
+        _rate("floor: read tokens once", size.clips, reading, "clips/s"),
+        Result(name="floor: folded products", value=size.clips / gemm_epoch, unit="clips/s", spread=gemm.spread),
+        Result(name="read tokens once", value=tokens / reading.median / 1e6, unit="MB/s", spread=reading.spread),
+        Result(
+            name="20 plain heads, one after another",
+            value=size.clips / plain_epoch,
+            unit="clips/s",
+            spread=one.spread,
+            reference="20 heads at once",
+            ratio=epoch.median / plain_epoch,
+        ),
+    ]
+    return results, [
+        Target(name="20-head grid: floor / time (1.5x)", value=floor / epoch.median, wants=1 / 1.5),
+        Target(name="20-head grid / 20 plain heads", value=plain_epoch / epoch.median, wants=10.0),
+    ]
+
+
+def _products(tokens: Tensor, queries: int) -> Callable[[], None]:
+    """The folded pooler's four products of one batch: logits, means, and their gradients."""
+    reads = torch.randn(queries, tokens.shape[-1]) * 0.02
+    weights = torch.softmax(reads @ tokens.mT, dim=-1)
+
+    def run() -> None:
+        reads @ tokens.mT
+        means = weights @ tokens
+        means @ tokens.mT
+        weights @ tokens
+
+    return run
+
+
+def _plain_step(tokens: Tensor, heads: int) -> Callable[[], None]:
+    """Forward and backward of one head in the plain form on one clip: keys and values of every token."""
+    dim = tokens.shape[-1]
+    norm, kv = torch.nn.LayerNorm(dim), torch.nn.Linear(dim, 2 * dim)
+    query = torch.nn.Parameter(torch.randn(1, 1, dim) * 0.02)
+
+    def run() -> None:
+        k, v = (part.view(1, -1, heads, dim // heads).transpose(1, 2) for part in kv(norm(tokens)).chunk(2, dim=-1))
+        q = query.view(1, 1, heads, -1).transpose(1, 2)
+        read = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+        torch.autograd.backward(read.square().sum())
+
+    return run
+
+
+def _ridge(size: Size) -> tuple[list[Result], list[Target]]:
+    """Fit of 41 penalties; choosing among them is apart."""
+    rows, dim = size.ridge
+    features, labels = _features(rows + rows // 4, dim, 50)
+    timing = interleave([lambda: fit_ridge(features[:rows], labels[:rows], 50)], runs=size.runs)[0]
+    heads = fit_ridge(features[:rows], labels[:rows], 50)
+    started = time.perf_counter()
+    choose(heads, features[rows:], labels[rows:], 50)
+    chosen = time.perf_counter() - started
+    name = f"ridge {rows} x {dim}, {len(PENALTIES)} lambdas"
+    return [
+        Result(name=name, value=timing.median, unit="s", spread=timing.spread),
+        Result(name="  choosing among them", value=chosen, unit="s", spread=0.0),
+    ], [Target(name="ridge: 1 s / time", value=1 / timing.median, wants=1.0)]
+
+
+def _logistic(size: Size) -> tuple[list[Result], list[Target]]:
+    """The grid of C against scikit-learn's loop over it, at the same tolerance and equal validation accuracy."""
+    rows, dim, classes = size.logistic
+    features, labels = _features(rows + rows // 2, dim, classes)
+    train, other = slice(0, rows), slice(rows, None)
+    targets = np.eye(classes, dtype=np.float32)[labels[train]]
+    found: list[list[LinearHead]] = []
+    peers: list[float] = []
+
+    def ours() -> None:
+        heads = fit_logistic(features[train], targets, link="softmax", strengths=size.strengths, tolerance=1e-4)
+        choose_strength(heads, features[other], labels[other])
+        found.append(heads)
+
+    peer = _scikit_learn_grid(features, labels, rows, size.strengths)
+    mine, theirs = interleave([ours, lambda: peers.append(peer())], runs=1 if size is FULL else size.runs, warmups=0)
+    accuracy = max(float((head.logits(features[other]).argmax(1) == labels[other]).mean()) for head in found[-1])
+    equal = accuracy >= peers[-1] - _EQUAL_ACCURACY
+    return [
+        Result(
+            name=f"logistic {rows} x {dim}, {len(size.strengths)} values of C",
+            value=mine.median,
+            unit="s",
+            spread=mine.spread,
+            reference="scikit-learn loop",
+            ratio=theirs.median / mine.median,
+        ),
+        Result(name="  best validation top-1", value=accuracy, unit="share", spread=0.0),
+        Result(name="  scikit-learn's", value=peers[-1], unit="share", spread=0.0),
+    ], [
+        Target(
+            name="logistic grid / scikit-learn loop",
+            value=theirs.median / mine.median if equal else 0.0,
+            wants=10.0,
+        )
+    ]
+
+
+def _scikit_learn_grid(
+    features: NDArray[np.float32], labels: NDArray[np.int64], rows: int, strengths: tuple[float, ...]
+) -> Callable[[], float]:
+    """Best validation accuracy of a loop over the grid, on the same standardised float32 features."""
+    try:
+        from sklearn.linear_model import LogisticRegression
+    except ImportError as error:
+        raise MissingDependency("scikit-learn", "dev") from error
+
+    def run() -> float:
+        mean, scale = features[:rows].mean(axis=0), features[:rows].std(axis=0)
+        standard = (features - mean) / scale
+        heads = (
+            LogisticRegression(C=strength, max_iter=1000).fit(standard[:rows], labels[:rows]) for strength in strengths
+        )
+        return max(float(head.score(standard[rows:], labels[rows:])) for head in heads)
+
+    return run
+
+
+def _memory(folder: Path) -> tuple[list[Result], list[Target]]:
+    """Peak memory of one epoch over a store and over one of four times its rows."""
+    peaks = []
+    for clips in (64, 256):
+        store = _store(folder / f"M{clips}.zarr", clips, 64, 8)
+        loader = TokenLoader(
+            store=store, rows=store.ok_rows(), view=TokenView(cls=True), batch_rows=4, seed=0, memory_bytes=12_000_000
+        )
+        tracemalloc.start()
+        for _ in loader.epoch():
+            pass
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    return [
+        Result(name="loader's peak memory, 256 clips", value=peaks[1] / 1e6, unit="MB", spread=0.0),
+        Result(name="loader's peak memory, 64 clips", value=peaks[0] / 1e6, unit="MB", spread=0.0),
+    ], [Target(name="loader memory: 64 / 256 clips", value=peaks[0] / peaks[1], wants=0.8)]
+
+
+def _rate(name: str, count: float, timing: Timing, unit: str) -> Result:
+    return Result(name=name, value=count / timing.median, unit=unit, spread=timing.spread)
+
+
+def _features(rows: int, dim: int, classes: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Overlapping classes with a falling spectrum, as frozen features have."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(classes, size=rows)
+    mix = rng.normal(size=(dim, dim)) * np.logspace(0, -2, dim)
+    means = rng.normal(size=(classes, dim)) * 0.35
+    features = (rng.normal(size=(rows, dim)) + means[labels]) @ mix
+    return features.astype(np.float32), labels
+
+
+def _store(path: Path, clips: int, dim: int, side: int) -> Store:
+    """A complete store of random tokens of one video that does not exist."""
+    geometry = TokenGeometry.for_tier("full", dim=dim, time=16, rows=side, cols=side)
+    frames = np.arange(16)[None] + 16 * np.arange(clips)[:, None]
+    plan = Plan(
+        recipe=Recipe(encoder="bench", weights_sha256="0" * 64, attention="block_causal", frames=16, tokens="full"),
+        videos=_one_video(16 * clips),
+        clips=Clips(
+            video=np.zeros(clips, np.int32),
+            start_s=frames[:, 0] / 7.5,
+            end_s=(frames[:, 0] + 16) / 7.5,
+            frame_index=frames.astype(np.int32),
+            frame_pts_s=frames / 7.5,
+            n_real=np.full(clips, 16, np.int16),
+            flags=np.zeros(clips, np.uint32),
+            reason=np.zeros(clips, np.uint8),
+        ),
+    )
+    store = create_store(path, plan, geometry=geometry, encoder={"name": "bench"})
+    rng = np.random.default_rng(0)
+    for unit in range(store.unit_count):
+        rows = store.unit_range(unit)
+        shape = (len(rows), geometry.time, geometry.rows, geometry.cols, geometry.dim)
+        write_unit(
+            store,
+            unit,
+            UnitResult(
+                rows=rows,
+                status=np.full(len(rows), Status.OK, np.uint8),
+                reason=np.zeros(len(rows), np.uint8),
+                cls=rng.standard_normal((len(rows), geometry.dim), np.float32),
+                patch=rng.standard_normal(shape, np.float32),
+            ),
+        )
+    return open_store(path)
+
+
+def _one_video(frames: int) -> Videos:
+    return Videos(
+        path=["/bench.mp4"],
+        sha256=["0" * 64],
+        source=["bench"],
+        duplicates=["[]"],
+        bytes=np.zeros(1, np.int64),
+        codec=["h264"],
+        width=np.full(1, 224, np.int32),
+        height=np.full(1, 224, np.int32),
+        rotation=np.zeros(1, np.int32),
+        fps=np.full(1, 7.5),
+        frames=np.full(1, frames, np.int32),
+        status=np.full(1, Status.OK, np.uint8),
+        reason=np.zeros(1, np.uint8),
+        error=[""],
+        flags=np.zeros(1, np.uint32),
+    )

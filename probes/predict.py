@@ -1,0 +1,119 @@
+"""Predict with a saved probe on a store of its own recipe."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coldframe.errors import UsageError
+from coldframe.probes.attentive import AttentiveReport, token_view
+from coldframe.probes.features import read_features
+from coldframe.probes.heads import HeadShape
+from coldframe.probes.loader import DEFAULT_MEMORY_BYTES, ShardedStore, TokenLoader
+from coldframe.probes.logistic import LinearHead
+from coldframe.probes.presets import Preset
+from coldframe.probes.released import strict_state
+from coldframe.probes.saved import Prediction, ProbeCard, Tensors, geometry_dict
+from coldframe.probes.training import logits_of, micro_batch_rows, require_device
+
+_ROWS = 1024  # of a linear probe's features at once
+
+
+def attentive_card(report: AttentiveReport, created_by: str) -> tuple[ProbeCard, dict[str, NDArray[Any]]]:
+    """Card and tensors of the report's best head on validation."""
+    seed, state = report.best_state()
+    best = max(result.validation_balanced_accuracy for result in report.results)
+    card = ProbeCard(
+        kind="attentive",
+        label=report.label,
+        names=report.selection.labels.names,
+        recipe=report.store.recipe.to_dict(),
+        geometry=geometry_dict(report.store),
+        split_digest=report.split.digest,
+        split_seed=report.split_seed,
+        seed=seed,
+        validation_balanced_accuracy=best,
+        created_by=created_by,
+        preset={**vars(report.preset), "time": report.shape.time},
+    )
+    return card, {name: value.numpy() for name, value in state.items()}
+
+
+def predict(
+    card: ProbeCard,
+    tensors: Tensors,
+    store: ShardedStore,
+    rows: NDArray[np.int64],
+    *,
+    device: str = "cpu",
+    on_rows: Callable[[int], object] = lambda count: None,
+) -> Iterator[Prediction]:
+    """One prediction a row, ascending.
+
+    Args:
+        card, tensors: of a saved probe.
+        store: of the same recipe.
+        rows: (n,) ok rows, n >= 1.
+        device: where an attentive head runs.
+        on_rows: called with the number of rows after each batch.
+
+    Raises:
+        UsageError: the store has another recipe, or the tensors do not fit the card.
+    """
+    card.require_store(store, "the saved probe")
+    if not len(rows):
+        raise UsageError("the store has no ok rows; there is nothing to predict.")
+    pieces = (
+        _attentive(card, tensors, store, rows, device)
+        if card.kind == "attentive"
+        else _linear(card, tensors, store, rows)
+    )
+    for numbers, probabilities in pieces:
+        for row, values in zip(numbers.tolist(), probabilities, strict=True):
+            yield Prediction(row=row, probabilities=values)
+        on_rows(len(numbers))
+
+
+Piece = tuple[NDArray[np.int64], NDArray[np.float64]]
+
+
+def _attentive(
+    card: ProbeCard, tensors: Tensors, store: ShardedStore, rows: NDArray[np.int64], device: str
+) -> Iterator[Piece]:
+    import torch
+
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in card.preset.items()
+    }
+    time: int = fields.pop("time")
+    shape = HeadShape(preset=Preset(**fields), dim=store.geometry.dim, classes=len(card.names), time=time)
+    state = strict_state({name: torch.from_numpy(np.array(value)) for name, value in tensors.items()}, shape)
+    where = require_device(device)
+    parameters = {name: value[None].to(where) for name, value in state.items()}
+    view = token_view(store, shape.preset)
+    loader = TokenLoader(
+        store=store,
+        rows=rows,
+        view=view,
+        batch_rows=micro_batch_rows(64, view.row_bytes(store)),
+        memory_bytes=DEFAULT_MEMORY_BYTES,
+    )
+    for numbers, logits in logits_of(loader, parameters, shape):
+        yield numbers, logits[0].double().softmax(dim=-1).cpu().numpy()
+
+
+def _linear(card: ProbeCard, tensors: Tensors, store: ShardedStore, rows: NDArray[np.int64]) -> Iterator[Piece]:
+    head = LinearHead(
+        mean=tensors["mean"],
+        scale=tensors["scale"],
+        weight=tensors["weight"],
+        intercept=tensors["intercept"],
+        link="softmax" if card.link == "softmax" else "sigmoid",
+        strength=card.strength,
+        steps=0,
+    )
+    rows = np.unique(rows)
+    for start in range(0, len(rows), _ROWS):
+        part = rows[start : start + _ROWS]
+        yield part, head.probabilities(read_features(store, part, card.features))

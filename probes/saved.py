@@ -1,0 +1,187 @@
+"""Saved probes: one safetensors file with a head and all that says what it may be used on.
+
+The tensors are the head's own: an attentive head keeps the names of released V-JEPA 2 probes. The header's metadata
+has one entry, `coldframe`, with a JSON object (`ProbeCard`). A probe predicts on stores of its own recipe only.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coldframe.errors import InputNotFound, UsageError
+from coldframe.probes.features import FeatureKind, TokenStore
+from coldframe.store.recipe import Recipe, canonical_json
+from coldframe.store.text import path_to_text
+
+_METADATA_KEY = "coldframe"
+FORMAT_VERSION = 1
+
+Tensors = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeCard:
+    """What a saved probe says about itself.
+
+    Attributes:
+        kind: `attentive` or `linear`.
+        label: video column that it was trained on.
+        names: class names; output i is `names[i]`.
+        recipe: of the store that it was trained on, all fields.
+        geometry: shape of that store's tokens.
+        split_digest, split_seed: of the division; its test rows are unseen by this head.
+        seed: of the head.
+        validation_balanced_accuracy: of this head.
+        preset: attentive: every field of the preset as used, and `time` steps with a learned position.
+        features, link, strength: linear: what was read, softmax or sigmoid, C.
+        created_by: program and version.
+    """
+
+    kind: Literal["attentive", "linear"]
+    label: str
+    names: tuple[str, ...]
+    recipe: dict[str, Any]
+    geometry: dict[str, Any]
+    split_digest: str
+    split_seed: int
+    seed: int
+    validation_balanced_accuracy: float
+    created_by: str
+    preset: dict[str, Any] = field(default_factory=dict)
+    features: FeatureKind = "cls"
+    link: str = "softmax"
+    strength: float = 0.0
+    version: int = FORMAT_VERSION
+
+    @property
+    def recipe_id(self) -> str:
+        return Recipe.from_dict(self.recipe).recipe_id
+
+    def to_json(self) -> str:
+        return canonical_json({**asdict(self), "names": list(self.names), "recipe_id": self.recipe_id})
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        fields = json.loads(text)
+        fields.pop("recipe_id")
+        return cls(**{**fields, "names": tuple(fields["names"])})
+
+    def require_store(self, store: TokenStore, what: str) -> None:
+        """Refuse a store of another recipe or token shape.
+
+        Raises:
+            RecipeMismatch: the message shows every difference.
+            UsageError: the recipes agree and the shapes do not.
+        """
+        store.recipe.require_equal(Recipe.from_dict(self.recipe), what)
+        geometry = geometry_dict(store)
+        if geometry != self.geometry:
+            raise UsageError(f"the tokens are shaped {geometry} here and {self.geometry} in {what}. Use its encoder.")
+
+
+def geometry_dict(store: TokenStore) -> dict[str, Any]:
+    """The store's token geometry as JSON values."""
+    fields = asdict(store.geometry)
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+
+
+def save_probe(path: Path, card: ProbeCard, tensors: Tensors) -> None:
+    """Write a probe, whole or not at all; an existing file is replaced."""
+    from safetensors.numpy import save
+
+    data = save({name: np.ascontiguousarray(value) for name, value in tensors.items()}, {_METADATA_KEY: card.to_json()})
+    _write_whole(path, [data])
+
+
+def require_writable(path: Path) -> None:
+    """Refuse a path that cannot become a file, before hours are spent on its content.
+
+    Raises:
+        UsageError: its folder does not exist, or it is a folder.
+    """
+    if not path.parent.is_dir():
+        raise UsageError(f"the folder {path_to_text(path.parent)} does not exist. Make it first.")
+    if path.is_dir():
+        raise UsageError(f"{path_to_text(path)} is a folder. Name a file.")
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write text lines, whole or not at all; an existing file is replaced."""
+    _write_whole(path, (f"{line}\n".encode() for line in lines))
+
+
+def _write_whole(path: Path, pieces: Iterable[bytes]) -> None:
+    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    try:
+        with partial.open("wb") as file:
+            file.writelines(pieces)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def load_probe(path: Path) -> tuple[ProbeCard, dict[str, NDArray[Any]]]:
+    """Card and tensors of a saved probe.
+
+    Raises:
+        InputNotFound: nothing is there.
+        UsageError: something else is there, or a version that this program does not know.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    shown = path_to_text(path)
+    if not path.is_file():
+        raise InputNotFound(f"there is no saved probe at {shown}. Write one with: coldframe-probe attentive --save")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            text = (file.metadata() or {}).get(_METADATA_KEY)
+            if text is None:
+                raise UsageError(f"{shown} is a safetensors file without a probe's card; it was not saved here.")
+            version = json.loads(text).get("version")
+            if version != FORMAT_VERSION:
+                raise UsageError(f"{shown} has probe format {version!r}; this program reads {FORMAT_VERSION}.")
+            tensors = {name: file.get_tensor(name) for name in sorted(file.keys())}
+    except SafetensorError as error:
+        raise UsageError(f"{shown} is not a saved probe ({error}).") from error
+    return ProbeCard.from_json(text), tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What a probe says about one row.
+
+    Attributes:
+        row: of the store.
+        probabilities: (classes,) in the order of the card's names.
+    """
+
+    row: int
+    probabilities: NDArray[np.float64]
+
+
+def prediction_lines(store: TokenStore, card: ProbeCard, predictions: Iterator[Prediction]) -> Iterator[str]:
+    """One JSON object a row, in the order of `predictions`."""
+    paths = store.video_column("path")
+    video, start, end = (store.column(name) for name in ("video", "clip_start_s", "clip_end_s"))
+    for one in predictions:
+        best = int(one.probabilities.argmax())
+        yield json.dumps(
+            {
+                "row": one.row,
+                "path": str(paths[int(video[one.row])]),
+                "start_s": float(start[one.row]),
+                "end_s": float(end[one.row]),
+                "label": card.names[best],
+                "probability": round(float(one.probabilities[best]), 6),
+                "probabilities": {
+                    name: round(float(p), 6) for name, p in zip(card.names, one.probabilities, strict=True)
+                },
+            },
+            allow_nan=False,
+        )

@@ -1,0 +1,156 @@
+"""Every row once an epoch, in an order that only the seed decides, within the stated memory."""
+
+import threading
+import time
+import tracemalloc
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from coldframe.errors import StoreError, UsageError
+from coldframe.probes.loader import TokenLoader, TokenView, token_mask
+from coldframe.store import Store, create_store, open_store, write_unit
+from coldframe.store.schema import Tokens
+from tests.store.plans import ENCODER, row_tokens, small_geometry, small_plan, small_result
+
+ROW_BYTES = 4 * 8 * 65
+
+
+def write(path: Path, tokens: Tokens = "full", videos: Sequence[int] = (20, 1, 0, 17, 12), **geometry: int) -> Store:
+    plan = small_plan(videos, tokens=tokens)
+    n_real = plan.clips.n_real.copy()
+    n_real[n_real > 0] = 1 + np.arange(np.count_nonzero(n_real)) % 4
+    plan = replace(plan, clips=replace(plan.clips, n_real=n_real))
+    store = create_store(path, plan, geometry=small_geometry(tokens, **geometry), encoder=ENCODER)
+    for unit in range(store.unit_count):
+        write_unit(store, unit, small_result(store, unit))
+    return open_store(path)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    return write(tmp_path_factory.mktemp("loader") / "S.zarr")
+
+
+def loader(store: Store, rows: NDArray[np.int64] | None = None, **options: object) -> TokenLoader:
+    given = {"view": TokenView(cls=True), "batch_rows": 4, "memory_bytes": 40 * ROW_BYTES, "seed": 0, **options}
+    return TokenLoader(store=store, rows=store.ok_rows() if rows is None else rows, **given)  # type: ignore[arg-type]
+
+
+def order(loader: TokenLoader, epoch: int = 0) -> list[int]:
+    return [row for batch in loader.epoch(epoch) for row in batch.rows.tolist()]
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1])
+def test_every_row_comes_once_with_its_own_tokens(store: Store, seed: int | None) -> None:
+    seen: list[int] = []
+    for batch in loader(store, seed=seed).epoch():
+        cls, patch = row_tokens(store, batch.rows)
+        assert patch is not None
+        tokens = np.concatenate([cls[:, None], patch.reshape(len(cls), -1, 8)], axis=1)
+        np.testing.assert_array_equal(batch.maps[0], tokens.astype(np.float16).astype(np.float32))
+        np.testing.assert_array_equal(batch.mask, token_mask(store, batch.rows, TokenView(cls=True)))
+        seen += batch.rows.tolist()
+    assert sorted(seen) == store.ok_rows().tolist()
+    assert (seen == sorted(seen)) == (seed is None)
+
+
+def test_only_the_rows_asked_for_are_read_however_often_they_are_named(store: Store) -> None:
+    rows = store.ok_rows()[[30, 2, 2, 41, 7]]
+    assert sorted(order(loader(store, rows))) == sorted(set(rows.tolist()))
+
+
+def test_order_is_decided_by_seed_and_epoch_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = order(loader(store))
+    assert order(loader(store), 1) != first
+    assert order(loader(store, seed=1)) != first
+    read = Store.patch
+
+    def slowly(self: Store, *args: object, **more: object) -> NDArray[np.float32]:
+        time.sleep(0.002)
+        return read(self, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Store, "patch", slowly)
+    assert order(loader(store)) == first
+
+
+def test_batches_mix_shards(store: Store) -> None:
+    assert store.unit_count > 2
+    units = [
+        np.unique(batch.rows // store.unit_rows)
+        for batch in loader(store, memory_bytes=60 * ROW_BYTES, batch_rows=8).epoch()
+    ]
+    assert np.mean([len(found) for found in units]) > 1.5
+
+
+def test_padding_is_masked_and_cls_is_not(store: Store) -> None:
+    rows = store.ok_rows()[:4]
+    np.testing.assert_array_equal(store.column("n_real")[rows], [1, 2, 3, 4])
+    mask = token_mask(store, rows, TokenView(cls=True))
+    np.testing.assert_array_equal(mask.sum(axis=1), 1 + 16 * np.array([1, 2, 3, 4]))
+    assert mask[:, 0].all()
+    np.testing.assert_array_equal(token_mask(store, rows, TokenView()), mask[:, 1:])
+    np.testing.assert_array_equal(np.unique(TokenView(cls=True).time_of_tokens(store)), [-1, 0, 1, 2, 3])
+
+
+def test_memory_does_not_grow_with_the_store(tmp_path: Path) -> None:
+    bound, peaks = 4_000_000, []
+    for videos in (60, 240):
+        path = tmp_path / f"{videos}.zarr"
+        store = write(path, videos=[1] * videos, dim=64, side=8)  # 66 kB a row
+        store.ok_rows(), store.column("n_real")
+        made = loader(store, memory_bytes=bound)
+        tracemalloc.start()
+        count = sum(len(batch.rows) for batch in made.epoch())
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert count == videos
+    assert max(peaks) < bound + 3 * 16 * 66_000  # and the store's own buffers: one chunk, one read
+    assert peaks[1] < 1.3 * peaks[0]
+
+
+def test_too_little_memory_is_refused_with_what_is_needed(store: Store) -> None:
+    with pytest.raises(UsageError, match=r"may use 1000 bytes; batches of 4 rows need \d+"):
+        loader(store, memory_bytes=1000)
+
+
+def test_a_damaged_row_stops_the_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = write(tmp_path / "S.zarr")
+    read = Store.patch
+
+    def damaged(self: Store, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        tokens = read(self, rows)
+        tokens[rows == 7, 0, 1, 1, 3] = np.inf
+        return tokens
+
+    monkeypatch.setattr(Store, "patch", damaged)
+    with pytest.raises(StoreError, match=r"row 7 is marked ok but its tokens hold inf or nan"):
+        order(loader(store))
+
+
+def test_leaving_early_ends_the_reading_thread(store: Store) -> None:
+    epoch = loader(store).epoch()
+    next(epoch)
+    epoch.close()  # type: ignore[attr-defined]
+    assert not [thread for thread in threading.enumerate() if thread.name == "token-loader"]
+
+
+def test_rate_counts_stored_bytes(store: Store) -> None:
+    made = loader(store)
+    assert made.rate.to_dict()["rows_per_s"] is None
+    order(made)
+    assert made.rate.rows == len(store.ok_rows())
+    assert made.rate.stored_bytes == made.rate.rows * ROW_BYTES // 2
+    assert 0 < made.rate.waited_seconds <= made.rate.seconds
+    assert made.rate.to_dict()["rows_per_s"] == pytest.approx(made.rate.rows / made.rate.seconds)
+
+
+def test_a_store_without_the_tokens_is_refused(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"reads the layers 3, 4, 5 .* the store keeps none\. Export"):
+        loader(store, view=TokenView(layers=(3, 4, 5)))
+    with pytest.raises(UsageError, match="token tier is 'cls'"):
+        loader(write(tmp_path / "cls.zarr", "cls"))
