@@ -8,7 +8,10 @@ import coldframe
 from coldframe.cli_errors import ColdframeGroup
 from coldframe.probes.features import FEATURE_KINDS, FeatureKind
 from coldframe.probes.linear import linear_probe
+from coldframe.probes.options import labelled, numbers
 from coldframe.probes.report import to_dict, to_text
+from coldframe.probes.split_cli import split_command
+from coldframe.probes.split_manifest import read_manifest
 from coldframe.progress import progress_bar
 from coldframe.store import open_store
 
@@ -17,6 +20,9 @@ from coldframe.store import open_store
 @click.version_option(coldframe.__version__)
 def main() -> None:
     """Fit readouts on features that were extracted before."""
+
+
+main.add_command(split_command)
 
 
 @main.command("linear")
@@ -40,6 +46,10 @@ def main() -> None:
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="First split seed.")
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Number of splits.")
+@click.option("--labels", "labels_csv", metavar="FILE.csv", help="CSV with a sha256 or path column, and the labels.")
+@click.option("--split", "split_file", metavar="SPLIT.json", help="Split made by `coldframe-probe split`.")
+@click.option("--again", metavar="REASON", help="Why the test part of --split is read once more.")
+@click.option("--fraction", "fractions", metavar="F,F,...", help="Shares of the train sources to refit with.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def linear(
     store: str,
@@ -48,6 +58,10 @@ def linear(
     features: FeatureKind,
     seed: int,
     seeds: int,
+    labels_csv: str | None,
+    split_file: str | None,
+    again: str | None,
+    fractions: str | None,
     as_json: bool,
 ) -> None:
     """Fit a linear probe on STORE and report it on test videos.
@@ -59,8 +73,10 @@ def linear(
     Examples:
       coldframe-probe linear features.zarr --label action
       coldframe-probe linear features.zarr --label action --group source --group subject --json
+      coldframe-probe linear features.zarr --label action --split split.json
+      coldframe-probe linear features.zarr --label action --labels labels.csv --fraction 0.01,0.1,1
     """
-    opened = open_store(store)
+    opened = labelled(open_store(store), labels_csv)
     with progress_bar("Reading features", len(opened.ok_rows())) as on_rows:
         report = linear_probe(
             opened,
@@ -68,6 +84,9 @@ def linear(
             groups=groups,
             features=features,
             seeds=range(seed, seed + seeds),
+            split=None if split_file is None else read_manifest(split_file),
+            again=again,
+            fractions=numbers(fractions, "--fraction"),
             on_rows=on_rows,
         )
     click.echo(json.dumps(to_dict(report), allow_nan=False) if as_json else to_text(report))
