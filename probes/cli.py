@@ -6,10 +6,12 @@ import click
 
 import coldframe
 from coldframe.cli_errors import ColdframeGroup
+from coldframe.probes.controls_cli import controls_command
 from coldframe.probes.features import FEATURE_KINDS, FeatureKind
 from coldframe.probes.linear import linear_probe
 from coldframe.probes.options import labelled, numbers
 from coldframe.probes.report import to_dict, to_text
+from coldframe.probes.retrieve_cli import retrieve_command
 from coldframe.probes.split_cli import split_command
 from coldframe.probes.split_manifest import read_manifest
 from coldframe.progress import progress_bar
@@ -23,6 +25,8 @@ def main() -> None:
 
 
 main.add_command(split_command)
+main.add_command(controls_command)
+main.add_command(retrieve_command)
 
 
 @main.command("linear")

@@ -44,8 +44,8 @@ class SeedResult:
         part_rows, part_sources: rows and leak components in train, validation and test.
         penalty: chosen on validation, where it reached `validation_balanced_accuracy`.
         confusion: (classes, classes) test rows; true class by row, predicted by column.
-        test: (n,) positions of the test rows in the selection.
-        scores: (n, classes) of each of them.
+        split: rows of each part, as positions in the selection.
+        scores: (n, classes) of the test rows, in the order of `split.test`.
         balanced_accuracy, macro_f1, top1: on test, in [0, 1].
         top5, class_mean_recall5: likewise; None for 5 classes or fewer, where they would be 1.
         chance: balanced accuracy without looking at the features.
@@ -59,7 +59,7 @@ class SeedResult:
     penalty: float
     validation_balanced_accuracy: float
     confusion: NDArray[np.int64]
-    test: NDArray[np.int64]
+    split: Split
     scores: NDArray[np.float64]
     balanced_accuracy: float
     macro_f1: float
@@ -195,7 +195,7 @@ def _probe_once(matrix: NDArray[np.float32], selection: Selection, split: Split,
         penalty=head.penalty,
         validation_balanced_accuracy=validation,
         confusion=counts,
-        test=split.test,
+        split=split,
         scores=scores,
         balanced_accuracy=balanced_accuracy(counts),
         macro_f1=macro_f1(counts),

@@ -135,6 +135,11 @@ class Null:
         """Excess over chance that would be found with 80 % power at 5 %; larger means a weaker test."""
         return DETECTABLE_SDS * self.sd
 
+    def quantiles(self) -> tuple[float, float]:
+        """2.5 % and 97.5 % of the scores."""
+        low, high = np.quantile(self.scores, [0.025, 0.975])
+        return float(low), float(high)
+
     def p_value(self, observed: float) -> float:
         """(1 + scores at least as high) / (1 + permutations)."""
         return float((1 + np.count_nonzero(self.scores >= observed - _ROUNDING)) / (1 + len(self.scores)))

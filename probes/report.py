@@ -72,7 +72,7 @@ def to_dict(report: LinearReport) -> dict[str, Any]:
 
 def _seed_dict(result: SeedResult) -> dict[str, Any]:
     # Not asdict, which would keep the arrays.
-    fields = {name: value for name, value in vars(result).items() if name not in ("test", "scores")}
+    fields = {name: value for name, value in vars(result).items() if name not in ("split", "scores")}
     return {**fields, "confusion": result.confusion.tolist()}
 
 

@@ -61,9 +61,9 @@ def counts_of_test(report: LinearReport, result: SeedResult) -> Counts:
     """(sources, 3, classes) of one test set; sources are all leak components of the selection."""
     selection = report.selection
     return source_counts(
-        selection.labels.codes[result.test],
+        selection.labels.codes[result.split.test],
         decide(result.scores),
-        selection.components.codes[result.test],
+        selection.components.codes[result.split.test],
         classes=len(selection.labels.names),
         count=len(selection.components.names),
     )

@@ -1,0 +1,75 @@
+"""Command `coldframe-probe controls`."""
+
+import json
+
+import click
+
+from coldframe.probes import control_report, report
+from coldframe.probes.control_report import run_controls
+from coldframe.probes.controls import PERMUTATIONS, label_fits
+from coldframe.probes.features import FEATURE_KINDS, FeatureKind
+from coldframe.probes.options import labelled
+from coldframe.probes.split_manifest import read_manifest
+from coldframe.progress import progress_bar
+from coldframe.store import open_store
+
+
+@click.command("controls")
+@click.argument("store", type=click.Path())
+@click.option("--label", required=True, metavar="COLUMN", help="Column that holds the classes.")
+@click.option("--labels", "labels_csv", metavar="FILE.csv", help="CSV with a sha256 or path column, and the labels.")
+@click.option(
+    "--group", "groups", multiple=True, default=["source"], show_default=True, metavar="COLUMN", help="As for linear."
+)
+@click.option("--features", type=click.Choice(FEATURE_KINDS), default="cls", show_default=True, help="As for linear.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the split to control.")
+@click.option("--split", "split_file", metavar="SPLIT.json", help="Split made by `coldframe-probe split`.")
+@click.option("--again", metavar="REASON", help="Why the test part of --split is read once more.")
+@click.option(
+    "--permutations",
+    type=click.IntRange(99),
+    default=PERMUTATIONS,
+    show_default=True,
+    help="Of the label null; the smallest p is 1 / (permutations + 1).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+def controls_command(
+    store: str,
+    label: str,
+    labels_csv: str | None,
+    groups: tuple[str, ...],
+    features: FeatureKind,
+    seed: int,
+    split_file: str | None,
+    again: str | None,
+    permutations: int,
+    as_json: bool,
+) -> None:
+    """Run negative controls on a linear probe of STORE: what must not work, and does it work?
+
+    Exit codes: 0 no control failed, 1 a control failed, 2 usage. Inconclusive controls are listed and do not fail.
+
+    \b
+    Examples:
+      coldframe-probe controls features.zarr --label action
+      coldframe-probe controls features.zarr --label action --split split.json --again "controls" --json
+    """
+    opened = labelled(open_store(store), labels_csv)
+    with progress_bar("Permuting labels", label_fits(permutations)) as on_fit:
+        found = run_controls(
+            opened,
+            label=label,
+            groups=groups,
+            features=features,
+            seeds=[seed],
+            split=None if split_file is None else read_manifest(split_file),
+            again=again,
+            permutations=permutations,
+            on_fit=on_fit,
+        )
+    if as_json:
+        plain = {"probe": report.to_dict(found.probe), **control_report.to_dict(found)}
+        click.echo(json.dumps(plain, allow_nan=False))
+    else:
+        click.echo(f"{report.to_text(found.probe)}\n\n{control_report.to_text(found)}")
+    raise SystemExit(any(control.verdict == "fail" for control in found.controls))
