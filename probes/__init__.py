@@ -5,7 +5,13 @@
     features.py                          tokens of rows as one matrix
     ridge.py, metrics.py                 closed-form head; counts and what follows from them
     linear.py, caveats.py, report.py     the linear probe, what to know before quoting it, text and JSON
-    cli.py                               `coldframe-probe`
+    ranking.py, calibration.py           metrics of ranks and of probabilities
+    source_counts.py, bootstrap.py, permutation.py, uncertainty.py   intervals and tests over sources
+    make_split.py, split_manifest.py, near_duplicates.py, sealed.py, listed.py   splits in files, read once
+    refit.py, controls.py, verdict.py, control_report.py   negative controls and what they say
+    retrieval.py, sample_efficiency.py   ranking without a head; shares of train
+    page.py, svg.py                      the report as one HTML page
+    cli.py, *_cli.py                     `coldframe-probe`
 
 From Python:
 

@@ -1,6 +1,7 @@
 """`coldframe-probe`: readouts on stored features."""
 
 import json
+import time
 
 import click
 
@@ -10,6 +11,7 @@ from coldframe.probes.controls_cli import controls_command
 from coldframe.probes.features import FEATURE_KINDS, FeatureKind
 from coldframe.probes.linear import linear_probe
 from coldframe.probes.options import labelled, numbers
+from coldframe.probes.page import require_html, write_page
 from coldframe.probes.report import to_dict, to_text
 from coldframe.probes.retrieve_cli import retrieve_command
 from coldframe.probes.split_cli import split_command
@@ -54,6 +56,7 @@ main.add_command(retrieve_command)
 @click.option("--split", "split_file", metavar="SPLIT.json", help="Split made by `coldframe-probe split`.")
 @click.option("--again", metavar="REASON", help="Why the test part of --split is read once more.")
 @click.option("--fraction", "fractions", metavar="F,F,...", help="Shares of the train sources to refit with.")
+@click.option("--report", "report_file", metavar="R.html", help="Write one HTML page, and R.json beside it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def linear(
     store: str,
@@ -66,6 +69,7 @@ def linear(
     split_file: str | None,
     again: str | None,
     fractions: str | None,
+    report_file: str | None,
     as_json: bool,
 ) -> None:
     """Fit a linear probe on STORE and report it on test videos.
@@ -77,9 +81,11 @@ def linear(
     Examples:
       coldframe-probe linear features.zarr --label action
       coldframe-probe linear features.zarr --label action --group source --group subject --json
-      coldframe-probe linear features.zarr --label action --split split.json
+      coldframe-probe linear features.zarr --label action --split split.json --report report.html
       coldframe-probe linear features.zarr --label action --labels labels.csv --fraction 0.01,0.1,1
     """
+    require_html(report_file)
+    started = time.perf_counter()
     opened = labelled(open_store(store), labels_csv)
     with progress_bar("Reading features", len(opened.ok_rows())) as on_rows:
         report = linear_probe(
@@ -93,4 +99,6 @@ def linear(
             fractions=numbers(fractions, "--fraction"),
             on_rows=on_rows,
         )
+    if report_file is not None:
+        write_page(report_file, opened, report, seconds={"probe": time.perf_counter() - started})
     click.echo(json.dumps(to_dict(report), allow_nan=False) if as_json else to_text(report))

@@ -1,6 +1,7 @@
 """Command `coldframe-probe controls`."""
 
 import json
+import time
 
 import click
 
@@ -9,6 +10,7 @@ from coldframe.probes.control_report import run_controls
 from coldframe.probes.controls import PERMUTATIONS, label_fits
 from coldframe.probes.features import FEATURE_KINDS, FeatureKind
 from coldframe.probes.options import labelled
+from coldframe.probes.page import require_html, write_page
 from coldframe.probes.split_manifest import read_manifest
 from coldframe.progress import progress_bar
 from coldframe.store import open_store
@@ -32,6 +34,7 @@ from coldframe.store import open_store
     show_default=True,
     help="Of the label null; the smallest p is 1 / (permutations + 1).",
 )
+@click.option("--report", "report_file", metavar="R.html", help="Write one HTML page, and R.json beside it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def controls_command(
     store: str,
@@ -43,6 +46,7 @@ def controls_command(
     split_file: str | None,
     again: str | None,
     permutations: int,
+    report_file: str | None,
     as_json: bool,
 ) -> None:
     """Run negative controls on a linear probe of STORE: what must not work, and does it work?
@@ -54,6 +58,8 @@ def controls_command(
       coldframe-probe controls features.zarr --label action
       coldframe-probe controls features.zarr --label action --split split.json --again "controls" --json
     """
+    require_html(report_file)
+    started = time.perf_counter()
     opened = labelled(open_store(store), labels_csv)
     with progress_bar("Permuting labels", label_fits(permutations)) as on_fit:
         found = run_controls(
@@ -67,6 +73,9 @@ def controls_command(
             permutations=permutations,
             on_fit=on_fit,
         )
+    if report_file is not None:
+        seconds = {"probe and controls": time.perf_counter() - started}
+        write_page(report_file, opened, found.probe, controls=found, seconds=seconds)
     if as_json:
         plain = {"probe": report.to_dict(found.probe), **control_report.to_dict(found)}
         click.echo(json.dumps(plain, allow_nan=False))

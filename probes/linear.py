@@ -42,6 +42,7 @@ class SeedResult:
         seed: of the split; the number of the fold for a split from a file.
         split_digest: sha256 of the division, in hexadecimal.
         part_rows, part_sources: rows and leak components in train, validation and test.
+        parameters: numbers that were fitted in the head.
         penalty: chosen on validation, where it reached `validation_balanced_accuracy`.
         confusion: (classes, classes) test rows; true class by row, predicted by column.
         split: rows of each part, as positions in the selection.
@@ -56,6 +57,7 @@ class SeedResult:
     split_digest: str
     part_rows: dict[str, int]
     part_sources: dict[str, int]
+    parameters: int
     penalty: float
     validation_balanced_accuracy: float
     confusion: NDArray[np.int64]
@@ -192,6 +194,7 @@ def _probe_once(matrix: NDArray[np.float32], selection: Selection, split: Split,
         split_digest=split.digest,
         part_rows={name: len(rows) for name, rows in split.parts().items()},
         part_sources={name: len(np.unique(components.codes[rows])) for name, rows in split.parts().items()},
+        parameters=head.weight.size + head.intercept.size,
         penalty=head.penalty,
         validation_balanced_accuracy=validation,
         confusion=counts,

@@ -93,7 +93,7 @@ def to_text(honest: Retrieval, inflated: Retrieval) -> str:
     head = ["metric", "other sources", "95 % over sources", "macro", "chance", "with its own source"]
     lines = [
         table(head, rows),
-        f"{honest.queries} queries; {honest.invalid} of them have no relevant window of another source and do not count.",
+        f"{honest.queries} queries; {honest.invalid} have no relevant window of another source and do not count.",
         f"The nearest other window is of the same source for {honest.nearest_same_source:.1%} of the windows.",
     ]
     if honest.invalid_classes:
