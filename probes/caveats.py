@@ -21,6 +21,8 @@ def caveats(report: LinearReport) -> list[str]:
 
 
 def _of_encoder(report: LinearReport) -> Iterator[str]:
+    if report.control != "none":
+        yield f"the store is a CONTROL: its clips were encoded with {report.control} frames."
     if report.untrained:
         yield "the encoder is UNTRAINED: its weights are random, so these numbers are a baseline."
     if report.untrained is None:

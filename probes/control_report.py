@@ -17,6 +17,7 @@ from coldframe.probes.make_split import frame_reader
 from coldframe.probes.near_duplicates import Windows, find_near_duplicates
 from coldframe.probes.report import table
 from coldframe.probes.retrieval import Retrieval, retrieve
+from coldframe.probes.siblings import Siblings, sibling_controls
 from coldframe.probes.split_manifest import SplitManifest
 from coldframe.probes.verdict import Control, judged
 
@@ -49,6 +50,7 @@ def run_controls(
     seeds: Sequence[int] = (0, 1, 2),
     split: SplitManifest | None = None,
     again: str | None = None,
+    siblings: Siblings | None = None,
     permutations: int = PERMUTATIONS,
     on_rows: Callable[[int], object] = lambda count: None,
     on_fit: Callable[[int], object] = lambda count: None,
@@ -56,6 +58,7 @@ def run_controls(
     """Probe `store` and run every control that can be run; arguments as `linear_probe`.
 
     Args:
+        siblings: stores of the same clips under a control.
         permutations: of the label null.
         on_fit: called with 1 after each permutation.
     """
@@ -73,6 +76,7 @@ def run_controls(
     controls = [
         *leak_controls(problem, sources, copies, video),
         *label_controls(problem, permutations=permutations, on_fit=on_fit),
+        *([] if siblings is None else sibling_controls(store, problem, features, siblings)),
     ]
     sha256 = video_text(store, "sha256")
     names = [f"{sha256[v]} {start}" for v, start in zip(video.tolist(), starts.tolist(), strict=True)]

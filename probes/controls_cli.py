@@ -11,6 +11,7 @@ from coldframe.probes.controls import PERMUTATIONS, label_fits
 from coldframe.probes.features import FEATURE_KINDS, FeatureKind
 from coldframe.probes.options import labelled
 from coldframe.probes.page import require_html, write_page
+from coldframe.probes.siblings import Siblings
 from coldframe.probes.split_manifest import read_manifest
 from coldframe.progress import progress_bar
 from coldframe.store import open_store
@@ -27,6 +28,15 @@ from coldframe.store import open_store
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the split to control.")
 @click.option("--split", "split_file", metavar="SPLIT.json", help="Split made by `coldframe-probe split`.")
 @click.option("--again", metavar="REASON", help="Why the test part of --split is read once more.")
+@click.option("--static", metavar="S.zarr", help="Sibling extracted with --control static.")
+@click.option("--reversed", "reversed_", metavar="S.zarr", help="Sibling extracted with --control reversed.")
+@click.option("--shuffled", metavar="S.zarr", help="Sibling extracted with --control shuffled.")
+@click.option("--random-init", "random_init", metavar="S.zarr", help="Sibling with an untrained encoder.")
+@click.option(
+    "--time-sensitive/--not-time-sensitive",
+    default=None,
+    help="Whether the labels depend on the order of frames; without it controls of time are not judged.",
+)
 @click.option(
     "--permutations",
     type=click.IntRange(99),
@@ -45,6 +55,11 @@ def controls_command(
     seed: int,
     split_file: str | None,
     again: str | None,
+    static: str | None,
+    reversed_: str | None,
+    shuffled: str | None,
+    random_init: str | None,
+    time_sensitive: bool | None,
     permutations: int,
     report_file: str | None,
     as_json: bool,
@@ -56,11 +71,17 @@ def controls_command(
     \b
     Examples:
       coldframe-probe controls features.zarr --label action
+      coldframe-probe controls features.zarr --label action --time-sensitive --reversed reversed.zarr
       coldframe-probe controls features.zarr --label action --split split.json --again "controls" --json
     """
     require_html(report_file)
     started = time.perf_counter()
     opened = labelled(open_store(store), labels_csv)
+    named = {"static": static, "reversed": reversed_, "shuffled": shuffled, "random_init": random_init}
+    siblings = Siblings(
+        stores={name: open_store(path) for name, path in named.items() if path is not None},
+        time_sensitive=time_sensitive,
+    )
     with progress_bar("Permuting labels", label_fits(permutations)) as on_fit:
         found = run_controls(
             opened,
@@ -70,6 +91,7 @@ def controls_command(
             seeds=[seed],
             split=None if split_file is None else read_manifest(split_file),
             again=again,
+            siblings=siblings,
             permutations=permutations,
             on_fit=on_fit,
         )

@@ -80,6 +80,7 @@ class LinearReport:
         store: its path as text.
         encoder: name of the encoder in the recipe.
         untrained, licence: of the encoder's weights; None where the store does not say.
+        control: frame order of the store; anything but `none` is a negative control.
         recipe_id, label, groups, features: what was asked for, and of which recipe.
         selection: rows that were used and why others were not.
         results: one a seed, or one a fold.
@@ -92,6 +93,7 @@ class LinearReport:
     encoder: str
     untrained: bool | None
     licence: str | None
+    control: str
     recipe_id: str
     label: str
     groups: tuple[str, ...]
@@ -156,6 +158,7 @@ def linear_probe(
         encoder=store.recipe.encoder,
         untrained=store.encoder.get("untrained"),
         licence=store.encoder.get("licence"),
+        control=store.recipe.control,
         recipe_id=store.recipe_id,
         label=label,
         groups=groups if split is None else split.by,

@@ -16,6 +16,7 @@ from coldframe.errors import RecipeMismatch, UsageError, VideoError
 from coldframe.export import Bundle
 from coldframe.export.parity import BUDGETS, cosine
 from coldframe.serve.clips import VideoCache, VideoClips, read_clips
+from coldframe.serve.control import frame_order, window_name
 from coldframe.serve.runtime import Backend, Runtime, open_runtime
 from coldframe.serve.tiers import keep_tier
 from coldframe.store import Store
@@ -93,7 +94,10 @@ def _check(store: Store, runtime: Runtime, row: int, clip: NDArray[np.uint8] | V
     path = str(store.video_column("path")[store.column("video")[row]])
     if isinstance(clip, VideoError):
         return Canary(row=row, path=path, problem=f"cannot be encoded again: {clip}")
-    cls, patch = keep_tier(runtime(clip[None]), store.recipe.tokens)
+    digest = store.video_column("sha256")[store.column("video")[row]]
+    window = window_name(digest, store.column("frame_index")[row])
+    order = frame_order(store.recipe.control, int(store.column("n_real")[row]), len(clip), window)
+    cls, patch = keep_tier(runtime(clip[order][None]), store.recipe.tokens)
     pairs = [(store.cls([row]), cls)]
     if patch is not None:
         dim = store.geometry.dim

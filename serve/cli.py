@@ -13,7 +13,7 @@ from coldframe.serve.extract import Extraction, extract, make_recipe, plan_video
 from coldframe.serve.inputs import Inputs, collect_inputs, passed_over
 from coldframe.serve.runtime import BACKENDS, Backend
 from coldframe.store.plan import Plan
-from coldframe.store.recipe import Recipe
+from coldframe.store.recipe import CONTROLS, Recipe
 from coldframe.store.schema import TOKEN_TIERS, Status
 
 Command = Callable[..., Any]
@@ -49,6 +49,13 @@ def recipe_options(command: Command) -> Command:
             help="Storage type of the tokens.",
         ),
         click.option(
+            "--control",
+            type=click.Choice(CONTROLS),
+            default="none",
+            show_default=True,
+            help="Order of a clip's frames: their own, or that of a negative control (into a store of its own).",
+        ),
+        click.option(
             "--backend",
             type=click.Choice(BACKENDS),
             default="onnxruntime",
@@ -72,6 +79,7 @@ def _prepare(paths: tuple[str, ...], encoder: str, options: dict[str, Any]) -> t
         sampling=options["sampling"],
         tokens=options["tokens"],
         dtype=options["dtype"],
+        control=options["control"],
     )
     token_geometry(bundle, recipe.tokens)  # refuses a tier that the encoder's grid cannot give, before any work
     return bundle, recipe, collect_inputs(paths)

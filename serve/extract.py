@@ -17,7 +17,7 @@ from coldframe.serve.unit import RunnerSettings
 from coldframe.serve.workers import run_units
 from coldframe.store import Store, create_store, open_store, pending_units, seal
 from coldframe.store.plan import Plan
-from coldframe.store.recipe import Recipe, Sampling
+from coldframe.store.recipe import Control, Recipe, Sampling
 from coldframe.store.schema import StorageDtype, TokenGeometry, Tokens
 
 # a display for one stage: called with a label and a length, its context yields a function that advances it
@@ -58,6 +58,7 @@ def make_recipe(
     tokens: Tokens = "cls",
     dtype: StorageDtype = "float16",
     precision: str = "fp32",
+    control: Control = "none",
 ) -> Recipe:
     """The recipe for `bundle` with the given sampling and storage; `frames` and `hop_frames` default to the encoder's.
 
@@ -82,6 +83,7 @@ def make_recipe(
         precision=precision,
         tokens=tokens,
         dtype=dtype,
+        control=control,
     )
 
 

@@ -15,6 +15,7 @@ import coldframe
 from coldframe.errors import VideoError
 from coldframe.serve.clips import VideoCache, VideoClips, read_clips
 from coldframe.serve.container import decoder_version
+from coldframe.serve.control import frame_order, window_name
 from coldframe.serve.runtime import Backend, Runtime, open_runtime
 from coldframe.serve.tiers import keep_tier
 from coldframe.store import Store, UnitResult, open_store, write_unit
@@ -76,6 +77,7 @@ class UnitRunner:
         self._errors = self.store.video_column("error")
         self._video = self.store.column("video")
         self._frame_index = self.store.column("frame_index")
+        self._n_real = self.store.column("n_real")
 
     def run(self, unit: int) -> None:
         """Fill and commit `unit`. Rows that cannot be extracted are committed as failed, with their reason."""
@@ -133,7 +135,7 @@ class UnitRunner:
             if isinstance(clip, VideoError):
                 self._fail(filled, row, clip)
             else:
-                clips.append((row, clip))
+                clips.append((row, self._in_order(row, clip)))
         if not clips:
             return
         started = time.perf_counter()
@@ -145,6 +147,14 @@ class UnitRunner:
         if filled.patch is not None:
             filled.patch[at] = patch
         filled.status[at] = Status.OK
+
+    def _in_order(self, row: int, clip: Clip) -> Clip:
+        """The clip as it is, or in the frame order of the recipe's control."""
+        recipe = self.store.recipe
+        if recipe.control == "none":
+            return clip
+        window = window_name(self._sha256[self._video[row]], self._frame_index[row])
+        return clip[frame_order(recipe.control, int(self._n_real[row]), len(clip), window)]
 
     def _fail(self, filled: _Rows, row: int, error: VideoError) -> None:
         reason = Reason[error.reason.upper()]

@@ -4,12 +4,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from coldframe.errors import RecipeMismatch, UsageError
 from coldframe.store.schema import TOKEN_TIERS, StorageDtype, Tokens
 
 Sampling = Literal["grid", "stride"]
+Control = Literal["none", "static", "reversed", "shuffled"]
+CONTROLS: tuple[Control, ...] = get_args(Control)
 
 
 def canonical_json(value: Any) -> str:
@@ -35,6 +37,7 @@ class Recipe:
         layer: which block's output is stored, through the final norm; `last` is the encoder's output.
         tokens: token tier.
         dtype: storage type of the tokens.
+        control: order of a clip's frames; `none` is theirs, all others make a negative control.
     """
 
     encoder: str
@@ -53,6 +56,7 @@ class Recipe:
     layer: str = "last"
     tokens: Tokens = "cls"
     dtype: StorageDtype = "float16"
+    control: Control = "none"
 
     def __post_init__(self) -> None:
         if not 0 < self.fps <= 240:
@@ -67,6 +71,8 @@ class Recipe:
             raise UsageError(f"tokens is {self.tokens!r}; allowed are {', '.join(TOKEN_TIERS)}.")
         if self.dtype not in ("float16", "float32"):
             raise UsageError(f"dtype is {self.dtype!r}; allowed are 'float16' and 'float32'.")
+        if self.control not in CONTROLS:
+            raise UsageError(f"control is {self.control!r}; allowed are {', '.join(CONTROLS)}.")
 
     @property
     def recipe_id(self) -> str:
