@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coldframe.bench.report import Result, Target, Timing, interleave
+from coldframe.bench.synthetic import empty_store
 from coldframe.errors import MissingDependency
 from coldframe.probes.attentive import grid
 from coldframe.probes.heads import HeadShape
@@ -29,15 +30,10 @@ from coldframe.probes.presets import PRESETS
 from coldframe.probes.ridge import PENALTIES, choose, fit_ridge
 from coldframe.probes.training import accumulate, micro_batch_rows, optimiser_of
 from coldframe.store import (
-    Clips,
-    Plan,
-    Recipe,
     Status,
     Store,
     TokenGeometry,
     UnitResult,
-    Videos,
-    create_store,
     open_store,
     write_unit,
 )
@@ -277,22 +273,7 @@ def _features(rows: int, dim: int, classes: int) -> tuple[NDArray[np.float32], N
 def _store(path: Path, clips: int, dim: int, side: int) -> Store:
     """A complete store of random tokens of one video that does not exist."""
     geometry = TokenGeometry.for_tier("full", dim=dim, time=16, rows=side, cols=side)
-    frames = np.arange(16)[None] + 16 * np.arange(clips)[:, None]
-    plan = Plan(
-        recipe=Recipe(encoder="bench", weights_sha256="0" * 64, attention="block_causal", frames=16, tokens="full"),
-        videos=_one_video(16 * clips),
-        clips=Clips(
-            video=np.zeros(clips, np.int32),
-            start_s=frames[:, 0] / 7.5,
-            end_s=(frames[:, 0] + 16) / 7.5,
-            frame_index=frames.astype(np.int32),
-            frame_pts_s=frames / 7.5,
-            n_real=np.full(clips, 16, np.int16),
-            flags=np.zeros(clips, np.uint32),
-            reason=np.zeros(clips, np.uint8),
-        ),
-    )
-    store = create_store(path, plan, geometry=geometry, encoder={"name": "bench"})
+    store = empty_store(path, clips, geometry)
     rng = np.random.default_rng(0)
     for unit in range(store.unit_count):
         rows = store.unit_range(unit)
@@ -309,23 +290,3 @@ def _store(path: Path, clips: int, dim: int, side: int) -> Store:
             ),
         )
     return open_store(path)
-
-
-def _one_video(frames: int) -> Videos:
-    return Videos(
-        path=["/bench.mp4"],
-        sha256=["0" * 64],
-        source=["bench"],
-        duplicates=["[]"],
-        bytes=np.zeros(1, np.int64),
-        codec=["h264"],
-        width=np.full(1, 224, np.int32),
-        height=np.full(1, 224, np.int32),
-        rotation=np.zeros(1, np.int32),
-        fps=np.full(1, 7.5),
-        frames=np.full(1, frames, np.int32),
-        status=np.full(1, Status.OK, np.uint8),
-        reason=np.zeros(1, np.uint8),
-        error=[""],
-        flags=np.zeros(1, np.uint32),
-    )

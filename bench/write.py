@@ -7,8 +7,6 @@ page cache both times.
 
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -16,16 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.bench.report import Result, Target, interleave
+from coldframe.bench.synthetic import empty_store
 from coldframe.store import (
-    Clips,
-    Plan,
-    Recipe,
     Status,
     Store,
     TokenGeometry,
     UnitResult,
-    Videos,
-    create_store,
     open_store,
     write_unit,
 )
@@ -40,7 +34,9 @@ def measure(quick: bool) -> tuple[list[Result], list[Target]]:
     cls = rng.normal(size=(clips, GEOMETRY.dim)).astype(np.float16)
     shape = (clips, GEOMETRY.time, GEOMETRY.rows, GEOMETRY.cols, GEOMETRY.dim)
     patch = rng.normal(size=shape, scale=0.5).astype(np.float16)
-    with tempfile.TemporaryDirectory(dir=os.getcwd(), prefix=".bench-") as folder, _store(Path(folder), clips) as store:
+    with tempfile.TemporaryDirectory(dir=os.getcwd(), prefix=".bench-") as folder:
+        store = empty_store(Path(folder) / "bench.zarr", clips, GEOMETRY)
+        assert store.unit_rows == clips
         unit = UnitResult(
             rows=range(clips),
             status=np.full(clips, Status.OK, np.uint8),
@@ -103,48 +99,3 @@ def _read_plain(path: Path, row: int, size: int) -> NDArray[np.float16]:
     with open(path, "rb") as file:
         file.seek(row * size)
         return np.frombuffer(file.read(size), np.float16)
-
-
-@contextmanager
-def _store(folder: Path, clips: int) -> Iterator[Store]:
-    """A store of one unit for `clips` rows of one video that does not exist."""
-    frames = np.arange(16)[None] + 16 * np.arange(clips)[:, None]
-    plan = Plan(
-        recipe=Recipe(encoder="bench", weights_sha256="0" * 64, attention="block_causal", frames=16, tokens="full"),
-        videos=_one_video(16 * clips),
-        clips=Clips(
-            video=np.zeros(clips, np.int32),
-            start_s=frames[:, 0] / 7.5,
-            end_s=(frames[:, 0] + 16) / 7.5,
-            frame_index=frames.astype(np.int32),
-            frame_pts_s=frames / 7.5,
-            n_real=np.full(clips, 16, np.int16),
-            flags=np.zeros(clips, np.uint32),
-            reason=np.zeros(clips, np.uint8),
-        ),
-    )
-    store = create_store(folder / "bench.zarr", plan, geometry=GEOMETRY, encoder={"name": "bench"})
-    assert store.unit_rows == clips
-    yield store
-
-
-def _one_video(frames: int) -> Videos:
-    return Videos(
-        path=["/bench.mp4"],
-        sha256=["0" * 64],
-        source=["bench"],
-        duplicates=["[]"],
-        bytes=np.zeros(1, np.int64),
-        codec=["h264"],
-        width=np.full(1, 224, np.int32),
-        height=np.full(1, 224, np.int32),
-        rotation=np.zeros(1, np.int32),
-        fps=np.full(1, 7.5),
-        frames=np.full(1, frames, np.int32),
-        duration_s=np.full(1, frames / 7.5),
-        promised_s=np.full(1, np.nan),
-        status=np.full(1, Status.OK, np.uint8),
-        reason=np.zeros(1, np.uint8),
-        error=[""],
-        flags=np.zeros(1, np.uint32),
-    )

@@ -13,6 +13,13 @@
     readouts.py                          the logistic and k-NN probes
     saved.py, released.py, predict.py    saved probes; V-JEPA 2's checkpoint layout; predictions
     cli.py, readout_cli.py               `coldframe-probe`
+    ranking.py, calibration.py           metrics of ranks and of probabilities
+    source_counts.py, bootstrap.py, permutation.py, uncertainty.py   intervals and tests over sources
+    make_split.py, split_manifest.py, near_duplicates.py, sealed.py, listed.py   splits in files, read once
+    refit.py, controls.py, verdict.py, control_report.py   negative controls and what they say
+    retrieval.py, sample_efficiency.py   ranking without a head; shares of train
+    page.py, svg.py                      the report as one HTML page
+    cli.py, *_cli.py                     `coldframe-probe`
 
 From Python:
 

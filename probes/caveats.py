@@ -2,43 +2,58 @@
 
 from collections.abc import Iterator
 
+from coldframe.probes.bootstrap import MIN_SOURCES
 from coldframe.probes.linear import LinearReport
-from coldframe.probes.selection import Selection
 from coldframe.probes.split import MIN_COMPONENTS
 
-MIN_SOURCES_FOR_INTERVAL = 10  # below it even intervals over sources undercover
 _MOST_NAMED = 20
 
 
 def caveats(report: LinearReport) -> list[str]:
     """One sentence each, most serious first."""
-    return [*_of_encoder(report), *_of_classes(report.selection), *_of_splits(report), *_of_rows(report)]
+    return [
+        *_of_encoder(report),
+        *_of_reads(report),
+        *_of_classes(report),
+        *_of_splits(report),
+        *_of_rows(report),
+    ]
 
 
 def _of_encoder(report: LinearReport) -> Iterator[str]:
+    if report.control != "none":
+        yield f"the store is a CONTROL: its clips were encoded with {report.control} frames."
     if report.untrained:
         yield "the encoder is UNTRAINED: its weights are random, so these numbers are a baseline."
     if report.untrained is None:
         yield "the store does not say whether its encoder was trained."
 
 
-def _of_classes(selection: Selection) -> Iterator[str]:
-    excluded = selection.excluded
+def _of_reads(report: LinearReport) -> Iterator[str]:
+    if report.reads is not None and report.reads.count > 1:
+        why = "; ".join(report.reads.reasons)
+        yield f"the test part has been read {report.reads.count} times ({why}): it is no longer unseen."
+
+
+def _of_classes(report: LinearReport) -> Iterator[str]:
+    excluded = report.selection.excluded
+    needed = report.split.folds if report.split is not None and report.split.folds else MIN_COMPONENTS
     if excluded:
         listed = ", ".join(
             f"{count.name!r} ({count.sources} sources, {count.rows} rows)" for count in excluded[:_MOST_NAMED]
         )
         more = f" and {len(excluded) - _MOST_NAMED} more" if len(excluded) > _MOST_NAMED else ""
-        yield f"classes with fewer than {MIN_COMPONENTS} sources are left out: {listed}{more}."
+        yield f"classes with fewer than {needed} sources are left out: {listed}{more}."
 
 
 def _of_splits(report: LinearReport) -> Iterator[str]:
     fewest = min(result.part_sources["test"] for result in report.results)
-    if fewest < MIN_SOURCES_FOR_INTERVAL:
-        yield (
-            f"{fewest} test sources: too few sources for an interval (at least {MIN_SOURCES_FOR_INTERVAL} are needed)."
-        )
+    if fewest < MIN_SOURCES:
+        yield (f"{fewest} test sources: too few sources for an interval (at least {MIN_SOURCES} are needed).")
     distinct = len({result.split_digest for result in report.results})
+    if report.split is not None and report.split.near_duplicates["suspected_count"]:
+        count = report.split.near_duplicates["suspected_count"]
+        yield f"{count} pairs of videos look like copies and could not be confirmed: the split lists them."
     if distinct < len(report.results):
         yield f"only {distinct} of {len(report.results)} splits differ: the sd over seeds is too small."
     if report.selection.file_is_source:

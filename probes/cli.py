@@ -1,15 +1,22 @@
 """`coldframe-probe`: readouts on stored features."""
 
 import json
+import time
 
 import click
 
 import coldframe
 from coldframe.cli_errors import ColdframeGroup
+from coldframe.probes.controls_cli import controls_command
 from coldframe.probes.features import FEATURE_KINDS, FeatureKind
 from coldframe.probes.linear import linear_probe
+from coldframe.probes.options import labelled, numbers
+from coldframe.probes.page import require_html, write_page
 from coldframe.probes.readout_cli import attentive_command, knn_command, logistic_command, predict_command
 from coldframe.probes.report import to_dict, to_text
+from coldframe.probes.retrieve_cli import retrieve_command
+from coldframe.probes.split_cli import split_command
+from coldframe.probes.split_manifest import read_manifest
 from coldframe.progress import progress_bar
 from coldframe.store import open_store
 
@@ -18,6 +25,15 @@ from coldframe.store import open_store
 @click.version_option(coldframe.__version__)
 def main() -> None:
     """Fit readouts on features that were extracted before."""
+
+
+main.add_command(split_command)
+main.add_command(controls_command)
+main.add_command(retrieve_command)
+main.add_command(attentive_command)
+main.add_command(logistic_command)
+main.add_command(knn_command)
+main.add_command(predict_command)
 
 
 @main.command("linear")
@@ -41,6 +57,11 @@ def main() -> None:
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="First split seed.")
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Number of splits.")
+@click.option("--labels", "labels_csv", metavar="FILE.csv", help="CSV with a sha256 or path column, and the labels.")
+@click.option("--split", "split_file", metavar="SPLIT.json", help="Split made by `coldframe-probe split`.")
+@click.option("--again", metavar="REASON", help="Why the test part of --split is read once more.")
+@click.option("--fraction", "fractions", metavar="F,F,...", help="Shares of the train sources to refit with.")
+@click.option("--report", "report_file", metavar="R.html", help="Write one HTML page, and R.json beside it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def linear(
     store: str,
@@ -49,6 +70,11 @@ def linear(
     features: FeatureKind,
     seed: int,
     seeds: int,
+    labels_csv: str | None,
+    split_file: str | None,
+    again: str | None,
+    fractions: str | None,
+    report_file: str | None,
     as_json: bool,
 ) -> None:
     """Fit a linear probe on STORE and report it on test videos.
@@ -60,8 +86,12 @@ def linear(
     Examples:
       coldframe-probe linear features.zarr --label action
       coldframe-probe linear features.zarr --label action --group source --group subject --json
+      coldframe-probe linear features.zarr --label action --split split.json --report report.html
+      coldframe-probe linear features.zarr --label action --labels labels.csv --fraction 0.01,0.1,1
     """
-    opened = open_store(store)
+    require_html(report_file)
+    started = time.perf_counter()
+    opened = labelled(open_store(store), labels_csv)
     with progress_bar("Reading features", len(opened.ok_rows())) as on_rows:
         report = linear_probe(
             opened,
@@ -69,10 +99,11 @@ def linear(
             groups=groups,
             features=features,
             seeds=range(seed, seed + seeds),
+            split=None if split_file is None else read_manifest(split_file),
+            again=again,
+            fractions=numbers(fractions, "--fraction"),
             on_rows=on_rows,
         )
+    if report_file is not None:
+        write_page(report_file, opened, report, seconds={"probe": time.perf_counter() - started})
     click.echo(json.dumps(to_dict(report), allow_nan=False) if as_json else to_text(report))
-
-
-for _command in (attentive_command, logistic_command, knn_command, predict_command):
-    main.add_command(_command)

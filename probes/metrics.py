@@ -28,9 +28,13 @@ def decide(scores: NDArray[np.float64]) -> NDArray[np.int64]:
     best: NDArray[np.int64] = tied.argmax(axis=1)
     rows = np.flatnonzero(tied.sum(axis=1) > 1)
     if rows.size:
-        draw = np.random.default_rng(_TIE_SEED).random((rows.size, scores.shape[1]))
-        best[rows] = np.where(tied[rows], draw, -1.0).argmax(axis=1)
+        best[rows] = np.where(tied[rows], tie_draw(scores.shape)[rows], -1.0).argmax(axis=1)
     return best
+
+
+def tie_draw(shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """The fixed draw in [0, 1) that orders equal scores, the largest first; one for every rule that ranks."""
+    return np.random.default_rng(_TIE_SEED).random(shape)
 
 
 def confusion(true: NDArray[np.int64], predicted: NDArray[np.int64], classes: int) -> NDArray[np.int64]:
@@ -61,6 +65,18 @@ def recalls(counts: NDArray[np.int64]) -> NDArray[np.float64]:
 def balanced_accuracy(counts: NDArray[np.int64]) -> float:
     """Mean recall over the classes present among the true labels, in [0, 1]."""
     return float(np.nanmean(recalls(counts)))
+
+
+def macro_f1(counts: NDArray[np.int64]) -> float:
+    """Mean F1 over the classes present among the true labels, in [0, 1].
+
+    F1 of a class is 2 hits / (true rows + predicted rows). scikit-learn's default also averages over classes
+    that are only predicted, each with F1 0, so that one stray prediction costs 1 / classes.
+    """
+    support = counts.sum(axis=1)
+    present = support > 0
+    f1 = 2 * np.diagonal(counts)[present] / (support + counts.sum(axis=0))[present]
+    return float(f1.mean())
 
 
 def top1(counts: NDArray[np.int64]) -> float:

@@ -1,6 +1,7 @@
 """Selection: the rows that a probe may use, with classes and leak components, and why others are left out."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,10 +55,30 @@ class Selection:
 def select_rows(store: TokenStore, label: str, groups: tuple[str, ...]) -> Selection:
     """Rows of `store` with a value in the video column `label`, grouped by the video columns `groups`.
 
-    Components are made over all videos, since an unlabelled one can link two labelled ones.
-
     Raises:
         UsageError: unknown or unusable column, a used video without a group, or fewer than 2 classes left.
+    """
+    chosen = labelled_selection(store, label, groups)
+    counts = chosen.classes
+    enough = np.array([count.sources >= MIN_COMPONENTS for count in counts])
+    kept = np.flatnonzero(enough[chosen.labels.codes])
+    _require_two_classes(counts)
+    rows = chosen.rows[kept]
+    return replace(
+        chosen,
+        rows=rows,
+        labels=chosen.labels.take(kept),
+        components=chosen.components.take(kept),
+        padded=int(np.count_nonzero(store.column("n_real")[rows] < store.recipe.frames)),
+        classes=tuple(count for count in counts if count.sources >= MIN_COMPONENTS),
+        excluded=tuple(count for count in counts if count.sources < MIN_COMPONENTS),
+    )
+
+
+def labelled_selection(store: TokenStore, label: str, groups: tuple[str, ...]) -> Selection:
+    """All labelled ok rows, whether their classes have enough sources or not.
+
+    Components are made over all videos, since an unlabelled one can link two labelled ones.
     """
     label_of_video = video_text(store, label)
     group_columns = {name: video_text(store, name) for name in groups}
@@ -70,36 +91,34 @@ def select_rows(store: TokenStore, label: str, groups: tuple[str, ...]) -> Selec
     rows = ok[labelled[video[ok]]]
     used_videos = np.unique(video[rows])
     require_classes(label, [label_of_video[v] for v in used_videos])
-    _require_groups(store, group_columns, used_videos)
+    require_groups(store, group_columns, used_videos)
 
     labels = Category.from_text(label_of_video).take(video[rows])
     components = leak_components(group_columns, sha256).take(video[rows])
-    counts = _class_counts(components, labels)
-    enough = np.array([count.sources >= MIN_COMPONENTS for count in counts])
-    kept = np.flatnonzero(enough[labels.codes])
-    _require_two_classes(counts)
     status = store.column("status")
     return Selection(
-        rows=rows[kept],
-        labels=labels.take(kept),
-        components=components.take(kept),
+        rows=rows,
+        labels=labels,
+        components=components,
         ok=len(ok),
         failed=int(np.count_nonzero(status == Status.FAILED)),
         absent=int(np.count_nonzero(status == Status.ABSENT)),
         unlabelled=len(ok) - len(rows),
-        padded=int(np.count_nonzero(store.column("n_real")[rows[kept]] < store.recipe.frames)),
-        classes=tuple(count for count in counts if count.sources >= MIN_COMPONENTS),
-        excluded=tuple(count for count in counts if count.sources < MIN_COMPONENTS),
+        padded=int(np.count_nonzero(store.column("n_real")[rows] < store.recipe.frames)),
+        classes=tuple(class_counts(components, labels)),
+        excluded=(),
         file_is_source=all(group_columns[name] == sha256 for name in groups),
     )
 
 
-def _class_counts(components: Category, labels: Category) -> list[ClassCount]:
+def class_counts(components: Category, labels: Category) -> list[ClassCount]:
+    """Rows and components of each class, in the order of `labels.names`."""
     columns = (labels.names, labels.counts().tolist(), components_per_class(components, labels).tolist())
     return [ClassCount(name=name, rows=rows, sources=sources) for name, rows, sources in zip(*columns, strict=True)]
 
 
-def _require_groups(store: TokenStore, columns: dict[str, list[str]], videos: NDArray[np.int64]) -> None:
+def require_groups(store: TokenStore, columns: dict[str, list[str]], videos: NDArray[np.int64]) -> None:
+    """Refuse videos without a value in a group column, since it is unknown what they must be kept with."""
     for name, values in columns.items():
         missing = [v for v in videos.tolist() if not values[v]]
         if missing:
@@ -110,7 +129,7 @@ def _require_groups(store: TokenStore, columns: dict[str, list[str]], videos: ND
             )
 
 
-def _require_two_classes(counts: list[ClassCount]) -> None:
+def _require_two_classes(counts: Sequence[ClassCount]) -> None:
     if sum(count.sources >= MIN_COMPONENTS for count in counts) < 2:
         listed = ", ".join(f"{count.name!r} ({count.sources})" for count in counts[:20])
         more = ", ..." if len(counts) > 20 else ""

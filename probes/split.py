@@ -7,6 +7,7 @@ depend on the order of the rows, each goes to the part that lacks most of the sh
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,9 +71,11 @@ def split_by_group(
             "Leave these classes out or add sources."
         )
     for attempt in range(_ATTEMPTS):
-        part_of_component = _assign(components, labels, ratios, f"{seed}:{attempt}")
-        if _covers(part_of_component, components, labels):
-            return _build(part_of_component, components, labels)
+        part_of_component = assign(components, labels, ratios, f"{seed}:{attempt}")
+        if covers(part_of_component, components, labels, parts=len(PARTS)):
+            part_of_row = part_of_component[components.codes]
+            train, validation, test = (np.flatnonzero(part_of_row == part) for part in range(len(PARTS)))
+            return build_split(components, labels, train=train, validation=validation, test=test)
     raise UsageError(
         "found no split by source that has every class in train, validation and test: sources that hold "
         f"several classes are too entangled ({_ATTEMPTS} attempts). Add sources or leave rare classes out."
@@ -114,10 +117,10 @@ def _pairs(components: Category, labels: Category) -> tuple[NDArray[np.int64], N
     return pairs // width, pairs % width
 
 
-def _assign(components: Category, labels: Category, ratios: tuple[float, float, float], salt: str) -> NDArray[np.int64]:
-    """(components,) part of each, as an index into `PARTS`."""
+def assign(components: Category, labels: Category, ratios: Sequence[float], salt: str) -> NDArray[np.int64]:
+    """(components,) part of each, as an index into `ratios`, the shares that the parts should have."""
     sources = components_per_class(components, labels).tolist()
-    placed = [[0] * len(PARTS) for _ in sources]
+    placed = [[0] * len(ratios) for _ in sources]
     classes: list[list[int]] = [[] for _ in components.names]
     for component, label in zip(*(codes.tolist() for codes in _pairs(components, labels)), strict=True):
         classes[component].append(label)
@@ -129,32 +132,46 @@ def _assign(components: Category, labels: Category, ratios: tuple[float, float, 
     luck = [hashlib.sha256(f"{salt}:{name}".encode()).digest() for name in components.names]
     part_of = np.zeros(len(components.names), dtype=np.int64)
     for component in sorted(range(len(luck)), key=luck.__getitem__):
-        part = max(range(len(PARTS)), key=lambda p: lack(component, p))  # ties: the first part
+        part = max(range(len(ratios)), key=lambda p: lack(component, p))  # ties: the first part
         part_of[component] = part
         for label in classes[component]:
             placed[label][part] += 1
     return part_of
 
 
-def _covers(part_of_component: NDArray[np.int64], components: Category, labels: Category) -> bool:
+def covers(part_of_component: NDArray[np.int64], components: Category, labels: Category, *, parts: int) -> bool:
+    """Whether every class has a component in each of `parts` parts."""
     component, label = _pairs(components, labels)
-    cells = np.unique(label * len(PARTS) + part_of_component[component])
-    return len(cells) == len(labels.names) * len(PARTS)
+    cells = np.unique(label * parts + part_of_component[component])
+    return len(cells) == len(labels.names) * parts
 
 
-def _build(part_of_component: NDArray[np.int64], components: Category, labels: Category) -> Split:
-    part_of_row = part_of_component[components.codes]
-    train, validation, test = (np.flatnonzero(part_of_row == part) for part in range(len(PARTS)))
-    width = len(labels.names)
-    cells, rows = np.unique(components.codes * width + labels.codes, return_counts=True)
-    manifest = [
-        [
-            PARTS[part_of_component[cell // width]],
-            components.names[cell // width],
-            labels.names[cell % width],
-            n,
-        ]
-        for cell, n in zip(cells.tolist(), rows.tolist(), strict=True)
-    ]
+def build_split(
+    components: Category,
+    labels: Category,
+    *,
+    train: NDArray[np.int64],
+    validation: NDArray[np.int64],
+    test: NDArray[np.int64],
+) -> Split:
+    """The split with these positions in each part, and its digest."""
+    part_of_row = np.zeros(len(components), dtype=np.int64)
+    part_of_row[validation], part_of_row[test] = 1, 2
+    used = np.concatenate([train, validation, test])
+    codes = (part_of_row * len(components.names) + components.codes) * len(labels.names) + labels.codes
+    cells, rows = np.unique(codes[used], return_counts=True)
+    # Sorted by component and not by part, so that the digest is that of the same division whoever made it.
+    manifest = sorted(
+        (
+            [
+                PARTS[cell // len(labels.names) // len(components.names)],
+                components.names[cell // len(labels.names) % len(components.names)],
+                labels.names[cell % len(labels.names)],
+                n,
+            ]
+            for cell, n in zip(cells.tolist(), rows.tolist(), strict=True)
+        ),
+        key=lambda entry: (entry[1], entry[2]),
+    )
     digest = hashlib.sha256(canonical_json(manifest).encode()).hexdigest()
     return Split(train=train, validation=validation, test=test, components=components, digest=digest)

@@ -16,6 +16,7 @@ from coldframe.errors import RecipeMismatch, UsageError, VideoError
 from coldframe.export import Bundle
 from coldframe.export.parity import BUDGETS, cosine
 from coldframe.serve.clips import VideoCache, VideoClips, read_clips
+from coldframe.serve.control import frame_order, window_name
 from coldframe.serve.runtime import Backend, Runtime, open_runtime
 from coldframe.serve.tiers import keep_tier
 from coldframe.store import Store
@@ -93,20 +94,24 @@ def _check(store: Store, runtime: Runtime, row: int, clip: NDArray[np.uint8] | V
     path = str(store.video_column("path")[store.column("video")[row]])
     if isinstance(clip, VideoError):
         return Canary(row=row, path=path, problem=f"cannot be encoded again: {clip}")
-    cls, patch = keep_tier(runtime(clip[None]), store.recipe.tokens)
-    pairs = [(store.cls([row]), cls)]
-    if patch is not None:
-        dim = store.geometry.dim
-        pairs.append((store.patch([row]).reshape(-1, dim), patch.reshape(-1, dim)))
-    worst = [float(cosine(stored, new).min()) for stored, new in pairs]
+    digest = store.video_column("sha256")[store.column("video")[row]]
+    window = window_name(digest, store.column("frame_index")[row])
+    order = frame_order(store.recipe.control, int(store.column("n_real")[row]), len(clip), window)
+    kept, dim = keep_tier(runtime(clip[order][None]), store.recipe.tokens), store.geometry.dim
+    cls = [] if kept.cls is None else [(store.cls([row]), kept.cls)]
+    patch = [] if kept.patch is None else [(store.patch([row]), kept.patch)]
+    patch += [(store.patch([row], layer=layer), kept.layers[layer]) for layer in store.recipe.layers]
     budget = BUDGETS[store.recipe.precision]
-    least = [budget.cls_cosine, budget.patch_cosine_worst][: len(worst)]
-    over = [f"{value:.6f} < {wanted}" for value, wanted in zip(worst, least, strict=True) if not value >= wanted]
+    worst = [
+        (min(float(cosine(a.reshape(-1, dim), b.reshape(-1, dim)).min()) for a, b in pairs), least) if pairs else None
+        for pairs, least in ((cls, budget.cls_cosine), (patch, budget.patch_cosine_worst))
+    ]
+    over = [f"{found[0]:.6f} < {found[1]}" for found in worst if found is not None and not found[0] >= found[1]]
     return Canary(
         row=row,
         path=path,
-        cls_cosine=worst[0],
-        patch_cosine_worst=worst[1] if len(worst) > 1 else None,
-        max_abs=max(float(np.abs(stored - new).max()) for stored, new in pairs),
+        cls_cosine=None if worst[0] is None else worst[0][0],
+        patch_cosine_worst=None if worst[1] is None else worst[1][0],
+        max_abs=max(float(np.abs(stored - new).max()) for stored, new in cls + patch),
         problem=f"differs from what the video gives now: cosine {', '.join(over)}" if over else "",
     )

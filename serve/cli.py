@@ -15,7 +15,7 @@ from coldframe.serve.inputs import Inputs, collect_inputs, passed_over
 from coldframe.serve.readers import DECODERS, DecoderName
 from coldframe.serve.runtime import BACKENDS, Backend
 from coldframe.store.plan import Plan
-from coldframe.store.recipe import Recipe
+from coldframe.store.recipe import CONTROLS, Recipe
 from coldframe.store.schema import TOKEN_TIERS, Flag, Status
 from coldframe.store.text import path_to_text, size_to_text
 
@@ -52,6 +52,13 @@ def recipe_options(command: Command) -> Command:
             help="Storage type of the tokens.",
         ),
         click.option(
+            "--control",
+            type=click.Choice(CONTROLS),
+            default="none",
+            show_default=True,
+            help="Order of a clip's frames: their own, or that of a negative control (into a store of its own).",
+        ),
+        click.option(
             "--backend",
             type=click.Choice(BACKENDS),
             default="onnxruntime",
@@ -75,6 +82,7 @@ def _prepare(paths: tuple[str, ...], encoder: str, options: dict[str, Any]) -> t
         sampling=options["sampling"],
         tokens=options["tokens"],
         dtype=options["dtype"],
+        control=options["control"],
     )
     token_geometry(bundle, recipe.tokens)  # refuses a tier that the encoder's grid cannot give, before any work
     return bundle, recipe, collect_inputs(paths)
@@ -125,8 +133,8 @@ def _plan_text(plan: Plan, found: Estimate, inputs: Inputs, bundle: Bundle) -> s
             lines.append(f"unusable  {one_line(f'{plan.videos.path[video]}: {plan.videos.error[video]}')}")
         elif plan.videos.flags[video] & Flag.TRUNCATED:
             lines.append(
-                f"cut short {one_line(plan.videos.path[video])}: {plan.videos.duration_s[video]:.2f} s are usable; the header "
-                f"promises {plan.videos.promised_s[video]:.2f} s"
+                f"cut short {one_line(plan.videos.path[video])}: {plan.videos.duration_s[video]:.2f} s are usable; "
+                f"the header promises {plan.videos.promised_s[video]:.2f} s"
             )
     return "\n".join(lines)
 

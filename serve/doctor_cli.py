@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.cli_errors import one_line
-from coldframe.errors import MissingDependency
+from coldframe.errors import MissingDependency, UsageError
 from coldframe.export import open_bundle
 from coldframe.progress import progress_bar
 from coldframe.serve.clips import ClipReader
@@ -101,6 +101,8 @@ def _encoder(path: str | None, threads: int) -> tuple[int, int, Encode | None]:
     if path is None:
         return DEFAULT_SIZE, DEFAULT_FRAMES, None
     bundle = open_bundle(path)
+    if not isinstance(bundle.image_size, int) or not bundle.geometry.has_cls:
+        raise UsageError(f"{bundle.name} has no square input with a [CLS]; doctor compares [CLS] of squares only.")
     runtime = open_runtime(bundle, threads=threads)
 
     def encode(clips: NDArray[np.uint8]) -> NDArray[np.float32]:

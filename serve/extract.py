@@ -19,7 +19,7 @@ from coldframe.serve.unit import RunnerSettings
 from coldframe.serve.workers import run_units
 from coldframe.store import Store, create_store, open_store, pending_units, seal
 from coldframe.store.plan import Plan
-from coldframe.store.recipe import Recipe, Sampling
+from coldframe.store.recipe import Control, Recipe, Sampling
 from coldframe.store.schema import StorageDtype, TokenGeometry, Tokens
 from coldframe.store.text import path_to_text, size_to_text
 
@@ -61,6 +61,7 @@ def make_recipe(
     tokens: Tokens = "cls",
     dtype: StorageDtype = "float16",
     precision: str = "fp32",
+    control: Control = "none",
 ) -> Recipe:
     """The recipe for `bundle` with the given sampling and storage; `frames` and `hop_frames` default to the encoder's.
 
@@ -87,6 +88,7 @@ def make_recipe(
         layers=() if tokens == "cls" else bundle.geometry.layers,
         tokens=tokens,
         dtype=dtype,
+        control=control,
     )
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 import coldframe
 from coldframe.errors import VideoError
 from coldframe.serve.clips import Answer, ClipReader, VideoClips
+from coldframe.serve.control import frame_order, window_name
 from coldframe.serve.decode_process import STALL_SECONDS
 from coldframe.serve.frame_cache import FrameCache
 from coldframe.serve.readers import DecoderName, open_reader
@@ -85,6 +86,7 @@ class UnitRunner:
         self._errors = self.store.video_column("error")
         self._video = self.store.column("video")
         self._frame_index = self.store.column("frame_index")
+        self._n_real = self.store.column("n_real")
 
     def close(self) -> None:
         """End the decode process."""
@@ -145,7 +147,7 @@ class UnitRunner:
             if isinstance(clip, VideoError):
                 self._fail(filled, row, clip)
             else:
-                clips.append((row, clip))
+                clips.append((row, self._in_order(row, clip)))
         if not clips:
             return
         started = time.perf_counter()
@@ -158,6 +160,14 @@ class UnitRunner:
         for name, values in filled.tokens.items():
             values[at] = named[name]
         filled.status[at] = Status.OK
+
+    def _in_order(self, row: int, clip: Clip) -> Clip:
+        """The clip as it is, or in the frame order of the recipe's control."""
+        recipe = self.store.recipe
+        if recipe.control == "none":
+            return clip
+        window = window_name(self._sha256[self._video[row]], self._frame_index[row])
+        return clip[frame_order(recipe.control, int(self._n_real[row]), len(clip), window)]
 
     def _fail(self, filled: _Rows, row: int, error: VideoError) -> None:
         reason = Reason[error.reason.upper()]

@@ -75,9 +75,10 @@ def _canaries(store: Path, encoder: str, count: int) -> list[Canary]:
 
 def _canary_lines(checked: list[Canary]) -> list[str]:
     lines = [f"canary: row {canary.row}: {canary.path}: {canary.problem}" for canary in checked if canary.problem]
-    measured = [canary for canary in checked if canary.cls_cosine is not None]
+    measured = [canary for canary in checked if canary.max_abs is not None]
     if measured:
-        worst = min(min(canary.cls_cosine or 1.0, canary.patch_cosine_worst or 1.0) for canary in measured)
+        cosines = [value for canary in measured for value in (canary.cls_cosine, canary.patch_cosine_worst)]
+        worst = min(value for value in cosines if value is not None)
         largest = max(canary.max_abs or 0.0 for canary in measured)
         lines.append(
             f"{len(measured)} canary rows encoded again: worst cosine {worst:.7f}, largest difference {largest:.2g}"

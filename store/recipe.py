@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from coldframe.errors import RecipeMismatch, UsageError
 from coldframe.store.schema import TOKEN_TIERS, StorageDtype, Tokens
@@ -20,6 +20,8 @@ def height_width(size: ImageSize) -> tuple[int, int]:
 
 MIN_FPS, MAX_FPS = 0.001, 240.0
 MAX_HOP_FRAMES = 1_000_000  # far more than any video has; keeps row positions within 64 bits
+Control = Literal["none", "static", "reversed", "shuffled"]
+CONTROLS: tuple[Control, ...] = get_args(Control)
 
 
 def canonical_json(value: Any) -> str:
@@ -46,6 +48,7 @@ class Recipe:
         layers: further blocks, counted from 0, whose patch tokens are stored, each through the final norm.
         tokens: token tier.
         dtype: storage type of the tokens.
+        control: order of a clip's frames; `none` is theirs, all others make a negative control.
     """
 
     encoder: str
@@ -65,6 +68,7 @@ class Recipe:
     layers: tuple[int, ...] = ()
     tokens: Tokens = "cls"
     dtype: StorageDtype = "float16"
+    control: Control = "none"
 
     def __post_init__(self) -> None:
         if not MIN_FPS <= self.fps <= MAX_FPS:
@@ -83,6 +87,8 @@ class Recipe:
             raise UsageError(f"image_size is {self.image_size!r}; allowed are whole numbers of pixels from 1.")
         if self.layers and self.tokens == "cls":
             raise UsageError(f"layers is {self.layers}, but the token tier 'cls' keeps no patch tokens of any layer.")
+        if self.control not in CONTROLS:
+            raise UsageError(f"control is {self.control!r}; allowed are {', '.join(CONTROLS)}.")
 
     @property
     def recipe_id(self) -> str:

@@ -25,6 +25,7 @@ def class_store(path: Path, tokens: Tokens = "full", *, videos: int = 30, clips:
         made = small_result(store, unit)
         here = offset[store.unit_range(unit).start : store.unit_range(unit).stop]
         patch = made.patch
+        assert made.cls is not None
         if patch is not None:
             patch = patch.copy()
             patch[:, 1, 0] += here[:, None]

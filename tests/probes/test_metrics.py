@@ -2,7 +2,7 @@ import warnings
 
 import numpy as np
 import pytest
-from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix, recall_score
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix, f1_score, recall_score
 
 from coldframe.errors import UsageError
 from coldframe.probes.metrics import (
@@ -10,6 +10,7 @@ from coldframe.probes.metrics import (
     chance,
     confusion,
     decide,
+    macro_f1,
     majority_top1,
     recalls,
     top1,
@@ -71,3 +72,17 @@ def test_equal_scores_do_not_favour_low_codes() -> None:
     scores = np.array([[1.0, 3.0, 3.0], [5.0, 3.0, 3.0]] * 200)
     assert set(decide(scores)[::2].tolist()) == {1, 2}
     assert set(decide(scores)[1::2].tolist()) == {0}
+
+
+def test_macro_f1_equals_sklearn_over_classes_with_support() -> None:
+    rng = np.random.default_rng(0)
+    true, predicted = rng.integers(0, 4, 100), rng.integers(0, 5, 100)
+    expected = f1_score(true, predicted, labels=range(4), average="macro")
+    assert macro_f1(confusion(true, predicted, 6)) == pytest.approx(expected, abs=1e-15)
+
+
+def test_macro_f1_by_hand_where_sklearn_averages_over_the_union() -> None:
+    # F1 of class 0 is 2 * 2 / (3 + 2), of class 1 it is 1; class 2 is only predicted.
+    true, predicted = codes(0, 0, 0, 1), codes(0, 0, 2, 1)
+    assert macro_f1(confusion(true, predicted, 3)) == pytest.approx((0.8 + 1) / 2)
+    assert f1_score(true, predicted, average="macro") == pytest.approx((0.8 + 1 + 0) / 3)

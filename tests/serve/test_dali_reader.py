@@ -357,6 +357,7 @@ def filmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_features_of_a_filmed_clip_agree(filmed: Path, bundle: Bundle) -> None:
+    assert isinstance(bundle.image_size, int)
     video = clips(filmed, [list(range(0, 32, 2)), list(range(1, 32, 2)), [5] * 16])
     mine, provenance = read(video, bundle.image_size)
     assert set(provenance["decoder_rows"]) == {"dali"}
