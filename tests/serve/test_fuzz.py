@@ -26,8 +26,8 @@ FRAMES, SIDE, MUTATIONS, STALL_SECONDS = 48, 96, 40, 20.0  # square, so that the
 RECIPE = Recipe(encoder="test", weights_sha256="0" * 64, attention="block_causal", frames=4)
 FPS = 30
 # What still passes, of about 30 clips each (200 for .ts); docs/decoding-cases.md says why. AVI has no timestamps, so a
-# piece that is missing or there twice leaves no trace between key frames; VP9 has no check of its data; where a transport
-# stream lost the head of a frame, its demuxer may give the frame a neighbour's time.
+# piece that is missing or there twice leaves no trace between key frames; VP9 has no check of its data; where a
+# transport stream lost the head of a frame, its demuxer may give the frame a neighbour's time.
 STILL_WRONG = {"mpeg4.avi": 4, "vp9.webm": 2, "h264.ts": 1}
 
 SEEDS = {
