@@ -35,7 +35,7 @@ MEMORY_BYTES = 1 << 30
 
 def measure(quick: bool) -> tuple[list[Result], list[Target]]:
     """Rates against bare PyAV, sparse sampling against decoding everything, indexing against decoding, memory."""
-    runs = 3 if quick else 7
+    runs = 2 if quick else 7
     with tempfile.TemporaryDirectory(prefix="coldframe-bench-") as folder:
         dense = Path(folder, "dense.mp4")
         write_moving(dense, 300 if quick else 900)
@@ -154,7 +154,7 @@ def _resize(path: Path, index: PtsIndex, runs: int) -> Result:
 
 def _sparse(dense: Path, path: Path, quick: bool) -> Result:
     """One clip in the middle of each minute, against decoding the whole video."""
-    minutes = 2 if quick else 5
+    minutes = 1 if quick else 5
     frames = len(build_index(str(dense)))
     repeat(dense, path, minutes * 60 * FPS // frames)
     index = build_index(str(path))
