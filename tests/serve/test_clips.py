@@ -7,6 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from coldframe.errors import VideoError
 from coldframe.serve import clips as clips_module
 from coldframe.serve.clips import VideoCache, VideoClips, read_clips
+from coldframe.serve.container import file_sha256
 from coldframe.serve.frames import read_frames
 from coldframe.serve.inputs import collect_inputs
 from coldframe.serve.planner import make_plan
@@ -167,3 +169,44 @@ def test_a_video_is_hashed_once_for_many_units(barcodes: Barcodes, monkeypatch: 
     for row in range(len(plan.clips)):
         list(read_clips(request(plan, [row]), cache, image_size=SIZE, threads=1))
     assert len(hashed) == 1
+
+
+def damaged_after(path: Path, target: Path, packet: int) -> Path:
+    """A copy of `path` with the data of one packet replaced by noise."""
+    with av.open(str(path)) as container:
+        found = [item for item in container.demux(video=0) if item.size][packet]
+        start, size = found.pos, found.size
+    assert start is not None
+    data = bytearray(path.read_bytes())
+    data[start + 5 : start + size] = np.random.default_rng(0).bytes(size - 5)
+    target.write_bytes(data)
+    return target
+
+
+def test_a_clip_with_damage_between_its_frames_is_not_good(tmp_path: Path) -> None:
+    # All frames are key frames, so that only frame 5 is lost, which no clip of every second frame wants.
+    options = {"crf": "10", "g": "1", "bf": "0"}
+    whole = barcode.write_video(tmp_path / "a.mp4", 40, options=options)
+    path = damaged_after(whole, tmp_path / "b.mp4", 5)
+    table = np.array([[0, 2, 4], [2, 4, 6], [4, 6, 8], [6, 8, 10]], np.int32)
+    video = VideoClips(path=str(path), sha256=file_sha256(str(path))[0], rows=np.arange(4), frame_index=table)
+    assert [isinstance(clip, VideoError) for _, clip in read(video)] == [False, True, True, False]
+
+
+@pytest.mark.parametrize(("codec", "good"), [("libx265", [True, False, True]), ("libx264", [True, True, True])])
+def test_damage_later_in_a_group_of_pictures_counts_where_decoders_check_nothing(
+    tmp_path: Path, codec: str, good: list[bool]
+) -> None:
+    x265 = {"x265-params": "keyint=20:min-keyint=20:scenecut=0:open-gop=0:bframes=0:log-level=none:crf=8"}
+    options = x265 if codec == "libx265" else {"crf": "10", "g": "20", "bf": "0"}
+    whole = barcode.write_video(tmp_path / "a.mp4", 60, codec=codec, options=options)
+    data = bytearray(whole.read_bytes())
+    with av.open(str(whole)) as container:
+        found = [item for item in container.demux(video=0) if item.size][35]
+    assert found.pos is not None
+    data[found.pos + 4 : found.pos + 6] = b"\xff\xff"  # the head of the unit: damage that every decoder reports
+    (tmp_path / "b.mp4").write_bytes(data)
+    table = np.array([[0, 4, 8], [20, 24, 28], [40, 44, 48]], np.int32)
+    path = str(tmp_path / "b.mp4")
+    video = VideoClips(path=path, sha256=file_sha256(path)[0], rows=np.arange(3), frame_index=table)
+    assert [not isinstance(clip, VideoError) for _, clip in read(video)] == good

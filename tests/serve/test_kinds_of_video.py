@@ -8,6 +8,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
+from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from coldframe.demo import packaged_clips
@@ -72,11 +73,12 @@ def encode(
     times = [1000 * number // 25 + (number // 7 * 60 if uneven else 0) for number in range(len(pictures))]
     with av.open(str(path), "w", format=container, options=dict(muxer or {})) as output:
         stream = output.add_stream(codec, rate=25, options=dict(options or {}))
-        height, width, _ = pictures[0].shape
-        stream.width, stream.height, stream.pix_fmt = *(size or (width, height)), pixels
+        assert isinstance(stream, VideoStream)
+        width, height = size or (640, 272)
+        stream.width, stream.height, stream.pix_fmt = width, height, pixels
         stream.codec_context.time_base = Fraction(1, 1000)
         for picture, at in zip(pictures, times, strict=True):
-            frame = av.VideoFrame.from_ndarray(picture, format="rgb24").reformat(*(size or (width, height)))
+            frame = av.VideoFrame.from_ndarray(picture, format="rgb24").reformat(width, height)
             frame.pts, frame.time_base = at, Fraction(1, 1000)
             output.mux(stream.encode(frame))
         output.mux(stream.encode())
