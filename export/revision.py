@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from coldframe.export.bundle_files import BUNDLE_FILE, open_bundle
+
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -10,8 +12,11 @@ def read_revision(source: Path) -> str:
     """Commit of a Hugging Face download, or empty where nothing tells it.
 
     Read from the path of a cache (`snapshots/<commit>`), or from the notes that a download to a folder leaves
-    (`.cache/huggingface/download/*.metadata`, whose first line is the commit). Notes that disagree tell nothing.
+    (`.cache/huggingface/download/*.metadata`, whose first line is the commit). Notes that disagree tell nothing. A
+    bundle passes on what it knows.
     """
+    if (source / BUNDLE_FILE).is_file():
+        return open_bundle(source).revision
     for folder in (source.resolve(), *source.resolve().parents):
         if folder.parent.name == "snapshots" and _COMMIT.fullmatch(folder.name):
             return folder.name

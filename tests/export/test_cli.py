@@ -59,6 +59,17 @@ def test_random_weights_are_called_untrained(tmp_path: Path) -> None:
     assert facts["parity"]["onnxruntime/fp32"]["patch_cosine_worst"] >= 0.99999
 
 
+def test_other_sizes_and_layers_come_from_options(source: Path, tmp_path: Path) -> None:
+    arguments = [str(source), "--out", str(tmp_path / "b"), "--frames", "2", "--image-size", "32x48", "--layers", "0"]
+    result = CliRunner().invoke(export_command, arguments, catch_exceptions=False)
+    assert "levjepa-48x2x3p16-t2-32x48" in result.stdout
+    assert "2 x 32 x 48 px give [CLS] and patch tokens 2 x 2 x 3 x 48, and of the blocks [0]" in result.stdout
+    other = CliRunner().invoke(export_command, [*arguments[:-1], "0,1"])
+    assert "layer 1 is the last block" in str(other.exception)
+    smaller = CliRunner().invoke(export_command, [*arguments[:-2]])
+    assert "another bundle already (it differs in geometry)" in str(smaller.exception)
+
+
 def test_refusal_comes_as_one_of_our_errors(tmp_path: Path) -> None:
     result = CliRunner().invoke(export_command, ["levjepa-nano", "--out", str(tmp_path / "b")])
     assert isinstance(result.exception, UsageError)

@@ -1,6 +1,8 @@
 """Extraction with encoders of other sizes, with further layers, and without [CLS]: end to end, against PyTorch."""
 
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +10,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from coldframe.errors import UsageError
-from coldframe.export import Bundle, export_bundle, save_reference
+from coldframe.errors import BundleError, UsageError
+from coldframe.export import Bundle, export_bundle, open_bundle, save_reference
+from coldframe.export.parity import PREDICTOR
+from coldframe.export.predictor import anticipation_ids
 from coldframe.probes.features import read_features
 from coldframe.progress import progress_bar
 from coldframe.serve import unit
@@ -18,6 +22,7 @@ from coldframe.serve.clips import VideoCache, VideoClips, read_clips
 from coldframe.serve.extract import extract, make_recipe, token_geometry
 from coldframe.serve.frame_cache import FrameCache
 from coldframe.serve.inputs import collect_inputs
+from coldframe.serve.predictor import open_predictor
 from coldframe.serve.runtime import Runtime, open_runtime
 from coldframe.store import Store, nearest, open_store, verify_store
 from tests.export.conftest import lively_model
@@ -124,6 +129,24 @@ def test_per_frame_encoder_encodes_shared_frames_once_and_stores_the_same(
     assert [cache.encoded for cache in caches] == [len(pictures)]  # of 4 x 15 in the clips
     expected = open_runtime(bundle, backend="torch")(clips).patch.mean((2, 3))
     np.testing.assert_allclose(store.patch()[:, :, 0, 0], expected, atol=1e-4)
+
+
+def test_predictor_is_admitted_only_whole_and_within_budget(vjepa2: Bundle, wide: Bundle, tmp_path: Path) -> None:
+    predictor = open_predictor(vjepa2)
+    patch = np.random.default_rng(0).standard_normal((2, 4, 2, 2, 48), dtype=np.float32)
+    assert predictor(patch, anticipation_ids(np.array([0.5, 1.0]), vjepa2.geometry)).shape == (2, 4, 48)
+    with pytest.raises(UsageError, match="has no predictor"):
+        open_predictor(wide)
+    poor = {**vjepa2.parity, PREDICTOR: {**vjepa2.parity[PREDICTOR], "patch_cosine_worst": 0.5}}
+    with pytest.raises(BundleError, match=r"predictor misses its parity budget: patch_cosine_worst is 0\.5"):
+        open_predictor(replace(vjepa2, parity=poor))
+    copy = Path(shutil.copytree(vjepa2.path, tmp_path / "copy"))
+    opened = open_bundle(copy)
+    data = bytearray((copy / "predictor.fp32.onnx.data").read_bytes())
+    data[len(data) // 2] ^= 1
+    (copy / "predictor.fp32.onnx.data").write_bytes(data)
+    with pytest.raises(BundleError, match=r"predictor\.fp32\.onnx\.data was altered"):
+        open_predictor(opened)
 
 
 @pytest.mark.parametrize("tier", ["cls", "cls+mean", "cls+grid7"])
