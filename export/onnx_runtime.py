@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from coldframe.errors import BundleError, MissingDependency
+from coldframe.errors import BundleError, MissingDependency, UsageError
 from coldframe.export.config import LeVJEPAConfig
 from coldframe.export.host import check_threads, cpu_model
 from coldframe.export.pixels import Clips, check_clips
@@ -17,6 +17,8 @@ except ImportError as error:
     raise MissingDependency("onnxruntime", "cpu") from error
 
 PROVIDER = "CPUExecutionProvider"
+# Its CPU provider has no bfloat16 matrix product; float16 it computes in float32 between casts.
+PRECISIONS = ("fp32", "fp16")
 
 
 class OnnxRuntime:
@@ -25,10 +27,11 @@ class OnnxRuntime:
     Args:
         graph: the graph file; its weights lie beside it.
         config: shape of the encoder in it.
-        precision: arithmetic of the graph, for the record.
+        precision: arithmetic of the graph, one of `PRECISIONS`.
         threads: threads for one call; None for one a usable core.
 
     Raises:
+        UsageError: a precision that this runtime does not compute.
         BundleError: the graph cannot be loaded, is not of the shape of `config`, or runs on another provider.
     """
 
@@ -37,6 +40,8 @@ class OnnxRuntime:
     def __init__(
         self, graph: Path, config: LeVJEPAConfig, *, precision: str = "fp32", threads: int | None = None
     ) -> None:
+        if precision not in PRECISIONS:
+            raise UsageError(f"onnxruntime on the CPU computes {' or '.join(PRECISIONS)} graphs, not {precision}.")
         self.precision = precision
         self.threads = check_threads(threads)
         self._config = config

@@ -32,7 +32,7 @@ class RunnerSettings:
 
     Attributes:
         store, bundle: paths.
-        backend: `onnxruntime` or `torch`.
+        backend: runtime of the encoder.
         threads: threads for encoding; decoding uses one.
         batch_clips: clips encoded together.
     """
