@@ -11,6 +11,7 @@ Measure = Callable[[bool], tuple[list[Result], list[Target]]]
 
 # kind -> the function that measures it; imported when asked for
 KINDS: Mapping[str, str] = {
+    "encode": "coldframe.bench.encode:measure",
     "write": "coldframe.bench.write:measure",
 }
 

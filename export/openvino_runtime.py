@@ -9,8 +9,11 @@ seconds for the large encoder, and a cache that is not there cannot give another
 """
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from coldframe.errors import BundleError, MissingDependency, UsageError
 from coldframe.export.config import LeVJEPAConfig
@@ -142,3 +145,35 @@ def _slice_keys_by_rows(model: Any) -> None:
 
 def _int64(value: int) -> Any:
     return opset13.constant([value], openvino.Type.i64)
+
+
+def product_chain(
+    rows: int, width: int, hidden: int, *, precision: str, products: int, threads: int | None = None
+) -> Callable[[], object]:
+    """What multiplying matrices costs in this runtime, with nothing between the products: the floor of an encoder.
+
+    Args:
+        rows, width, hidden: products are `(rows, width) x (width, hidden)` and back, in turns.
+        precision: `fp32` or `bf16`. Values stay in it from one product to the next.
+        products: how many, an even number.
+        threads: threads for one run; None for one a usable core.
+
+    Returns:
+        A function that runs the chain once, `2 * rows * width * hidden * products` operations.
+    """
+    core = openvino.Core()
+    require_precision(core, precision)
+    draws = np.random.default_rng(0)
+
+    def weights(*shape: int) -> Any:
+        return opset13.constant(draws.standard_normal(shape, dtype=np.float32) * np.float32(0.02))
+
+    source = opset13.parameter([rows, width], np.float32)
+    values = source
+    for _ in range(products // 2):
+        values = opset13.matmul(values, weights(width, hidden), False, False)
+        values = opset13.matmul(values, weights(hidden, width), False, False)
+    model = openvino.Model([opset13.result(values)], [source], "products")
+    request = core.compile_model(model, DEVICE, _settings(precision, check_threads(threads))).create_infer_request()
+    given = draws.standard_normal((rows, width), dtype=np.float32)
+    return lambda: request.infer([given], share_inputs=True, share_outputs=True)
