@@ -10,6 +10,7 @@ With `quick` the encoder has 1 of its 24 blocks. Ratios then weigh the embedding
 
 import tempfile
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,9 +41,7 @@ class MaskedNarrow:
     """The reference cast to bfloat16 as a whole, which is what `model.to(torch.bfloat16)` gives."""
 
     def __init__(self, model: "LeVJEPA") -> None:
-        self._model = type(model)(model.config).to(torch.bfloat16)
-        self._model.load_state_dict(model.state_dict())
-        self._model.eval().requires_grad_(False)
+        self._model = deepcopy(model).to(torch.bfloat16)
 
     def __call__(self, clips: Clips) -> Tokens:
         config = self._model.config
@@ -99,7 +98,10 @@ def _measure_against_peers(config: LeVJEPAConfig, name: str, *, runs: int) -> tu
         }
         _require_equal(encoders, clip)
         contenders: list[Callable[[], object]] = [_bound(encode, clip) for encode, _ in encoders.values()]
-        *timings, wide, narrow = interleave([*contenders, chain["fp32"], chain["bf16"]], runs=runs)
+        for run in chain.values():
+            run()
+        # The comparison and this were the warm-up.
+        *timings, wide, narrow = interleave([*contenders, *chain.values()], runs=runs, warmups=0)
     floor_operations = 2.0 * tokens * config.embed_dim * config.mlp_dim * PRODUCTS
     timed = dict(zip(encoders, timings, strict=True))
     floors = {"fp32": floor_operations / wide.median, "bf16": floor_operations / narrow.median}
@@ -183,8 +185,9 @@ def _bound(encode: Encoder, clips: Clips) -> Callable[[], object]:
 
 def _require_equal(encoders: dict[str, tuple[Encoder, str]], clip: Clips) -> None:
     """Refuse to time an encoder whose tokens are not those of the first one, within its precision's budget."""
-    reference = next(iter(encoders.values()))[0](clip)
-    for name, (encode, precision) in encoders.items():
+    (_, (first, _)), *others = encoders.items()
+    reference = first(clip)
+    for name, (encode, precision) in others:
         found, budget = compare(reference, encode(clip)), BUDGETS[precision]
         near = found["cls_cosine"] >= budget.cls_cosine and found["patch_cosine_worst"] >= budget.patch_cosine_worst
         if not near:
