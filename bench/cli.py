@@ -13,6 +13,7 @@ Measure = Callable[[bool], tuple[list[Result], list[Target]]]
 KINDS: Mapping[str, str] = {
     "decode": "coldframe.bench.decode:measure",
     "probe": "coldframe.bench.probe:measure",
+    "encode": "coldframe.bench.encode:measure",
     "write": "coldframe.bench.write:measure",
 }
 

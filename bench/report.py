@@ -12,7 +12,7 @@ from typing import Any
 import click
 import numpy as np
 
-PACKAGES = ("coldframe", "av", "numpy", "onnxruntime", "torch", "zarr", "zarrs")
+PACKAGES = ("coldframe", "av", "numpy", "onnxruntime", "openvino", "torch", "zarr", "zarrs")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,13 +21,19 @@ class Timing:
 
     Attributes:
         seconds: every run after the warm-up, in order.
+        cpu_seconds: processor time of the same runs, which neighbours on the machine stretch far less.
     """
 
     seconds: tuple[float, ...]
+    cpu_seconds: tuple[float, ...] = ()
 
     @property
     def median(self) -> float:
         return float(np.median(self.seconds))
+
+    @property
+    def cpu_median(self) -> float:
+        return float(np.median(self.cpu_seconds))
 
     @property
     def spread(self) -> float:
@@ -38,7 +44,7 @@ class Timing:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One measured rate. `ratio` is against `reference`, measured in the same run."""
+    """One measured rate. `ratio` is against `reference`, measured in the same run; `cpu_ratio` is that of CPU times."""
 
     name: str
     value: float
@@ -46,6 +52,7 @@ class Result:
     spread: float
     reference: str = ""
     ratio: float | None = None
+    cpu_ratio: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,14 +76,17 @@ def interleave(contenders: Sequence[Callable[[], object]], *, runs: int, warmups
         runs: measured runs of each.
         warmups: runs of each before measuring.
     """
-    seconds: list[list[float]] = [[] for _ in contenders]
+    measured: list[list[tuple[float, float]]] = [[] for _ in contenders]
     for number in range(warmups + runs):
-        for contender, measured in zip(contenders, seconds, strict=True):
-            started = time.perf_counter()
+        for contender, times in zip(contenders, measured, strict=True):
+            started, busy = time.perf_counter(), time.process_time()
             contender()
             if number >= warmups:
-                measured.append(time.perf_counter() - started)
-    return [Timing(seconds=tuple(measured)) for measured in seconds]
+                times.append((time.perf_counter() - started, time.process_time() - busy))
+    return [
+        Timing(seconds=tuple(wall for wall, _ in times), cpu_seconds=tuple(cpu for _, cpu in times))
+        for times in measured
+    ]
 
 
 def machine() -> dict[str, Any]:
@@ -114,6 +124,7 @@ def print_report(results: Sequence[Result], targets: Sequence[Target], *, as_jso
     click.echo(f"{'what':<36}{'rate':>12}  {'unit':<12}{'spread':>8}   ratio")
     for result in results:
         ratio = "" if result.ratio is None else f"{result.ratio:.2f}x {result.reference}"
+        ratio += "" if result.cpu_ratio is None else f" ({result.cpu_ratio:.2f}x by CPU time)"
         click.echo(f"{result.name:<36}{result.value:>12.4g}  {result.unit:<12}{result.spread:>7.0%}   {ratio}")
     for target in targets:
         verdict = "met" if target.met else "NOT MET"

@@ -8,13 +8,13 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import coldframe
-from coldframe.errors import BundleError, UsageError
+from coldframe.errors import BundleError, MissingDependency, UsageError
 from coldframe.export.bundle_files import (
     BUNDLE_FILE,
     PARITY_FILE,
@@ -28,24 +28,14 @@ from coldframe.export.bundle_files import (
 from coldframe.export.families import PACKAGED, PREDICTOR_FILE
 from coldframe.export.geometry import Geometry, export_name
 from coldframe.export.licence import RANDOM_WEIGHTS, Licence, read_licence
-from coldframe.export.parity import (
-    BUDGETS,
-    PREDICTOR,
-    Encode,
-    measure_parity,
-    over_budget,
-    parity_clips,
-    patch_over_budget,
-    variant,
-)
+from coldframe.export.parity import BUDGETS, PREDICTOR, Encode, parity_clips, patch_over_budget
 from coldframe.export.revision import read_revision
+from coldframe.export.variants import Measured, measure_variants
 
 if TYPE_CHECKING:
     from coldframe.export.encoder import Encoder
 
 __all__ = ["Bundle", "export_bundle", "open_bundle", "verify_bundle"]
-
-PRECISION = "fp32"
 
 
 def _silent(stage: str) -> None:
@@ -61,21 +51,25 @@ def export_bundle(
     image_size: tuple[int, int] | None = None,
     layers: tuple[int, ...] = (),
     weights: str | None = None,
+    precisions: Sequence[str] = ("fp32",),
     say: Callable[[str], None] = _silent,
 ) -> Bundle:
     """Export an encoder to the bundle `out`.
 
     Args:
         source, random_init, weights: what `load_encoder` takes.
+        precisions: arithmetics to offer, `fp32` among them. Each gets a graph of its own and is measured in every
+            runtime that is installed and computes in it.
         out: folder to make. If it is this very bundle already, it is verified and left as it is.
         frames, image_size: frames a clip, and height and width in pixels; the released ones where None.
         layers: blocks, counted from 0, whose patch tokens the bundle gives as well, through the final norm.
         say: told the name of each stage as it begins.
 
     Raises:
-        UsageError: the source cannot be loaded, or `out` exists and is something else.
-        MissingDependency: `onnx` or `onnxruntime` is not installed.
-        BundleError: the graph misses its parity budget, or `out` cannot be written; nothing is left behind.
+        UsageError: the source cannot be loaded, `out` exists and is something else, or an unknown precision.
+        MissingDependency: `onnx`, or every runtime that could measure a precision, is not installed.
+        BundleError: a precision misses its parity budget in every runtime, or `out` cannot be written; nothing is
+            left behind. A variant that misses beside one that does not is recorded, and refused when it is opened.
     """
     # Here, so that a bundle can be opened and served without PyTorch.
     from coldframe.export.checkpoint import weights_sha256
@@ -83,17 +77,18 @@ def export_bundle(
 
     target = Path(out)
     require_text_path(target)
+    chosen = check_precisions(precisions)
     say("loading the weights")
     model = load_encoder(source, random_init=random_init, weights=weights)
     geometry = model.config.geometry(frames=frames, image_size=image_size, layers=layers)
     record = _identity(model, geometry, weights_sha256(model))
     record |= _origin(model, Path(source), weights)
     if os.path.lexists(target):
-        return _same_bundle(target, record)
+        return _same_bundle(target, {**record, "precisions": list(chosen)})
     partial = target.parent / f".{target.name}.partial-{secrets.token_hex(4)}"
     try:
         partial.mkdir(parents=True)
-        _fill(partial, model, geometry, record, say)
+        _fill(partial, model, geometry, record, chosen, say)
         partial.rename(target)
     except OSError as error:
         raise BundleError(f"{target} could not be written: {error}") from error
@@ -113,6 +108,16 @@ def _origin(model: "Encoder", source: Path, weights: str | None) -> dict[str, An
         "revision": "" if model.random_init is not None else read_revision(folder),
         "chosen_weights": weights,
     }
+
+
+def check_precisions(precisions: Sequence[str]) -> tuple[str, ...]:
+    """`precisions` once each, in the order of the table of budgets."""
+    unknown = [precision for precision in precisions if precision not in BUDGETS]
+    if unknown or "fp32" not in precisions:
+        raise UsageError(
+            f"precisions are {', '.join(precisions)}; allowed are {', '.join(BUDGETS)}, and fp32 must be among them."
+        )
+    return tuple(precision for precision in BUDGETS if precision in precisions)
 
 
 def _licence(model: "Encoder", source: Path, folder: Path) -> Licence:
@@ -165,35 +170,44 @@ def _same_bundle(target: Path, record: dict[str, Any]) -> Bundle:
 
 
 def _fill(
-    folder: Path, model: "Encoder", geometry: Geometry, record: dict[str, Any], say: Callable[[str], None]
+    folder: Path,
+    model: "Encoder",
+    geometry: Geometry,
+    record: dict[str, Any],
+    precisions: tuple[str, ...],
+    say: Callable[[str], None],
 ) -> None:
-    # Here, so that the package can be imported where onnx and onnxruntime are not installed.
+    # Here, so that the package can be imported where onnx is not installed.
     from coldframe.export.families import save_encoder, write_encoder_graph
-    from coldframe.export.onnx_runtime import OnnxRuntime
     from coldframe.export.torch_runtime import TorchRuntime
 
-    say("writing the weights and the graph")
+    say("writing the weights and the graphs")
     save_encoder(model, folder)
-    graph = folder / graph_file(PRECISION)
-    write_encoder_graph(
-        model, graph, geometry=geometry, metadata={key: record[key] for key in ("name", "weights_sha256", "coldframe")}
-    )
-    say("measuring parity with the PyTorch reference")
-    candidate = OnnxRuntime(graph, geometry, precision=PRECISION)
-    reference = TorchRuntime(model, geometry=geometry)
-    measured = measure_parity(reference, candidate, geometry)
-    key = variant(candidate.backend, PRECISION)
-    misses = over_budget(measured, PRECISION)
-    if misses:
-        raise BundleError(
-            f"{record['name']} as {key} misses its parity budget and is not exported: {'; '.join(misses)}."
+    metadata = {key: record[key] for key in ("name", "weights_sha256", "coldframe")}
+    for precision in precisions:
+        write_encoder_graph(
+            model, folder / graph_file(precision), geometry=geometry, metadata=metadata, precision=precision
         )
-    measured["budget"] = asdict(BUDGETS[PRECISION])
-    measured["provenance"] = {"candidate": candidate.provenance(), "reference": reference.provenance()}
-    records = {key: measured, **_predictor_parity(folder, model, geometry, reference)}
+    measured = list(measure_variants(folder, model, geometry, precisions, say))
+    for precision in precisions:
+        _require_one_within_budget(record["name"], [one for one in measured if one.precision == precision])
+    records = {one.key: one.record for one in measured if one.record is not None}
+    records |= _predictor_parity(folder, model, geometry, TorchRuntime(model, geometry=geometry))
     (folder / PARITY_FILE).write_text(json.dumps(records, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     say("hashing the files")
-    write_record(folder, record, (PRECISION,))
+    write_record(folder, record, precisions)
+
+
+def _require_one_within_budget(name: str, variants: Sequence[Measured]) -> None:
+    """Refuse a precision that no runtime here computes well enough."""
+    tried = [one for one in variants if one.record is not None]
+    if any(not one.misses for one in tried):
+        return
+    if not tried:
+        reasons = "; ".join(one.absent for one in variants)
+        raise MissingDependency(f"a runtime that could measure {variants[0].precision} ({reasons})", "cpu")
+    misses = "; ".join(f"{one.key}: {', '.join(one.misses)}" for one in tried)
+    raise BundleError(f"{name} in {tried[0].precision} misses its parity budget and is not exported. {misses}.")
 
 
 def _predictor_parity(folder: Path, model: "Encoder", geometry: Geometry, encode: Encode) -> dict[str, Any]:
@@ -207,7 +221,7 @@ def _predictor_parity(folder: Path, model: "Encoder", geometry: Geometry, encode
     candidate = OnnxPredictor(folder / PREDICTOR_FILE, model.config, geometry)
     patch = encode(parity_clips(geometry)["moving"]).patch
     measured = measure_predictor(TorchPredictor(model), candidate, patch)
-    misses = patch_over_budget(measured, PRECISION)
+    misses = patch_over_budget(measured, "fp32")
     if misses:
         raise BundleError(f"the predictor misses its parity budget and is not exported: {'; '.join(misses)}.")
-    return {PREDICTOR: {**measured, "budget": asdict(BUDGETS[PRECISION])}}
+    return {PREDICTOR: {**measured, "budget": asdict(BUDGETS["fp32"])}}

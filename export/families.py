@@ -118,8 +118,15 @@ def save_encoder(model: "Encoder", folder: Path) -> None:
         save_reference(model, folder)
 
 
-def write_encoder_graph(model: "Encoder", path: Path, *, geometry: Geometry, metadata: Mapping[str, str]) -> None:
-    """Write the encoder's graph at the sizes of `geometry`, and the predictor's beside it where there is one."""
+def write_encoder_graph(
+    model: "Encoder", path: Path, *, geometry: Geometry, metadata: Mapping[str, str], precision: str = "fp32"
+) -> None:
+    """Write the encoder's graph at the sizes of `geometry`, and the predictor's beside it where there is one.
+
+    Raises:
+        UsageError: a precision other than `fp32` for a family that is written in it alone.
+    """
+    _require_graph_precision(model, precision)
     from coldframe.export import graph
     from coldframe.export.efficientnet import EfficientNetLite0
     from coldframe.export.vjepa2 import VJEPA2
@@ -137,4 +144,11 @@ def write_encoder_graph(model: "Encoder", path: Path, *, geometry: Geometry, met
         from coldframe.export.levjepa import LeVJEPA
 
         assert isinstance(model, LeVJEPA), type(model)
-        graph.write_graph(model, path, geometry=geometry, metadata=metadata)
+        graph.write_graph(model, path, geometry=geometry, metadata=metadata, precision=precision)
+
+
+def _require_graph_precision(model: "Encoder", precision: str) -> None:
+    from coldframe.export.levjepa import LeVJEPA
+
+    if precision != "fp32" and not isinstance(model, LeVJEPA):
+        raise UsageError(f"{model.config.name} is exported in fp32 only; {precision} exists for LeVJEPA.")

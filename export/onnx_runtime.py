@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from coldframe.errors import BundleError, MissingDependency
+from coldframe.errors import BundleError, MissingDependency, UsageError
 from coldframe.export.geometry import Geometry, HasGeometry, as_geometry
 from coldframe.export.host import check_threads, cpu_model
 from coldframe.export.pixels import Clips, check_clips
@@ -22,6 +22,8 @@ except ImportError as error:
     raise MissingDependency("onnxruntime", "cpu") from error
 
 PROVIDER = "CPUExecutionProvider"
+# Its CPU provider has no bfloat16 matrix product; float16 it computes in float32 between casts.
+PRECISIONS = ("fp32", "fp16")
 
 
 def open_session(graph: Path, shapes: Mapping[str, list[str | int]], threads: int) -> Any:
@@ -59,10 +61,11 @@ class OnnxRuntime:
     Args:
         graph: the graph file; its weights lie beside it.
         geometry: what it takes and gives.
-        precision: arithmetic of the graph, for the record.
+        precision: arithmetic of the graph, one of `PRECISIONS`.
         threads: threads for one call; None for one a usable core.
 
     Raises:
+        UsageError: a precision that this runtime does not compute.
         BundleError: the graph cannot be loaded, is not of this geometry, or runs on another provider.
     """
 
@@ -76,6 +79,8 @@ class OnnxRuntime:
         precision: str = "fp32",
         threads: int | None = None,
     ) -> None:
+        if precision not in PRECISIONS:
+            raise UsageError(f"onnxruntime on the CPU computes {' or '.join(PRECISIONS)} graphs, not {precision}.")
         self.precision = precision
         self.threads = check_threads(threads)
         self._geometry = as_geometry(geometry)

@@ -1,14 +1,19 @@
-"""Runtime `torch`: the reference itself on the CPU, in float32."""
+"""Runtime `torch` on the CPU: the reference itself in float32, or one attention a frame in bfloat16."""
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from coldframe.errors import UsageError
 from coldframe.export.encoder import Encoder
 from coldframe.export.geometry import Geometry
 from coldframe.export.host import check_threads, cpu_model
+from coldframe.export.levjepa import LeVJEPA
+from coldframe.export.per_frame import PerFrameEncoder
 from coldframe.export.pixels import IMAGENET_MEAN, IMAGENET_STD, Clips, check_clips
 from coldframe.export.tokens import Tokens
+
+TORCH_PRECISIONS = ("fp32", "bf16")
 
 
 class TorchRuntime:
@@ -17,17 +22,31 @@ class TorchRuntime:
     Args:
         model: the reference, in eval mode.
         geometry: sizes and layers of the export; None for those that the model was released with.
+        precision: `fp32` runs the reference as it is, `bf16` its per-frame form with float32 sums (`per_frame`).
         threads: threads for one call; None for one a usable core. PyTorch's count is global to the process:
             it is set for the call and put back.
+
+    Raises:
+        UsageError: a precision that this encoder, or this export of it, is not computed in.
     """
 
     backend = "torch"
-    precision = "fp32"
 
-    def __init__(self, model: Encoder, *, geometry: Geometry | None = None, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        model: Encoder,
+        *,
+        geometry: Geometry | None = None,
+        precision: str = "fp32",
+        threads: int | None = None,
+    ) -> None:
+        if precision not in TORCH_PRECISIONS:
+            raise UsageError(f"torch computes in {' or '.join(TORCH_PRECISIONS)}, not in {precision}.")
         self._model = model
         self._geometry: Geometry = model.config.geometry() if geometry is None else geometry
+        self.precision = precision
         self.threads = check_threads(threads)
+        self._narrow = _per_frame(model, self._geometry) if precision == "bf16" else None
 
     def __call__(self, clips: Clips) -> Tokens:
         """Encode `clips`, uint8 `(B, T, H, W, 3)`."""
@@ -38,6 +57,9 @@ class TorchRuntime:
         torch.set_num_threads(self.threads)
         try:
             with torch.inference_mode():
+                if self._narrow is not None:
+                    narrow_cls, narrow_patch = self._narrow(checked)
+                    return Tokens(cls=_owned(narrow_cls), patch=_owned(narrow_patch))
                 pixels = normalise(checked, model.pixel_mean, model.pixel_std)
                 cls, patch, layers = model.tokens(pixels, layers=geometry.layers)
         finally:
@@ -56,6 +78,14 @@ class TorchRuntime:
             "threads": str(self.threads),
             "cpu": cpu_model(),
         }
+
+
+def _per_frame(model: Encoder, geometry: Geometry) -> PerFrameEncoder:
+    if not isinstance(model, LeVJEPA) or geometry != model.config.geometry():
+        raise UsageError(
+            f"torch computes {model.config.name} in bf16 at the released sizes of LeVJEPA only, without further layers."
+        )
+    return PerFrameEncoder(model, dtype=torch.bfloat16)
 
 
 def _owned(values: torch.Tensor) -> NDArray[np.float32]:

@@ -1,42 +1,21 @@
-"""`coldframe-probe`: readouts on stored features."""
+"""Commands of `coldframe-probe` that fit readouts on stored features."""
 
 import json
 import time
 
 import click
 
-import coldframe
-from coldframe.cli_errors import ColdframeGroup
-from coldframe.probes.controls_cli import controls_command
 from coldframe.probes.features import FEATURE_KINDS, FeatureKind
 from coldframe.probes.linear import linear_probe
 from coldframe.probes.options import labelled, numbers
 from coldframe.probes.page import require_html, write_page
-from coldframe.probes.readout_cli import attentive_command, knn_command, logistic_command, predict_command
 from coldframe.probes.report import to_dict, to_text
-from coldframe.probes.retrieve_cli import retrieve_command
-from coldframe.probes.split_cli import split_command
 from coldframe.probes.split_manifest import read_manifest
 from coldframe.progress import progress_bar
 from coldframe.store import open_store
 
 
-@click.group("coldframe-probe", cls=ColdframeGroup)
-@click.version_option(coldframe.__version__)
-def main() -> None:
-    """Fit readouts on features that were extracted before."""
-
-
-main.add_command(split_command)
-main.add_command(controls_command)
-main.add_command(retrieve_command)
-main.add_command(attentive_command)
-main.add_command(logistic_command)
-main.add_command(knn_command)
-main.add_command(predict_command)
-
-
-@main.command("linear")
+@click.command("linear")
 @click.argument("store", type=click.Path())
 @click.option("--label", required=True, metavar="COLUMN", help="Video column that holds the classes.")
 @click.option(

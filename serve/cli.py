@@ -13,7 +13,7 @@ from coldframe.serve.estimate import Estimate, estimate
 from coldframe.serve.extract import Extraction, extract, make_recipe, plan_videos, token_geometry
 from coldframe.serve.inputs import Inputs, collect_inputs, passed_over
 from coldframe.serve.readers import DECODERS, DecoderName
-from coldframe.serve.runtime import BACKENDS, Backend
+from coldframe.serve.runtime import BACKENDS, PRECISIONS, Backend, require_variant
 from coldframe.store.plan import Plan
 from coldframe.store.recipe import CONTROLS, Recipe
 from coldframe.store.schema import TOKEN_TIERS, Flag, Status
@@ -65,6 +65,13 @@ def recipe_options(command: Command) -> Command:
             show_default=True,
             help="Runtime of the encoder.",
         ),
+        click.option(
+            "--precision",
+            type=click.Choice(PRECISIONS),
+            default="fp32",
+            show_default=True,
+            help="Arithmetic of the encoder; part of the recipe. bf16 is fastest with --backend openvino.",
+        ),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text."),
     ]
     for option in reversed(options):
@@ -83,7 +90,9 @@ def _prepare(paths: tuple[str, ...], encoder: str, options: dict[str, Any]) -> t
         tokens=options["tokens"],
         dtype=options["dtype"],
         control=options["control"],
+        precision=options["precision"],
     )
+    require_variant(bundle, options["backend"], recipe.precision)
     token_geometry(bundle, recipe.tokens)  # refuses a tier that the encoder's grid cannot give, before any work
     return bundle, recipe, collect_inputs(paths)
 
@@ -101,7 +110,7 @@ def plan_command(paths: tuple[str, ...], encoder: str, backend: Backend, as_json
       coldframe plan videos/ --encoder levjepa-large/
       coldframe plan train.csv --encoder levjepa-large/ --tokens full --json
     """
-    bundle, recipe, inputs = _prepare(paths, encoder, options)
+    bundle, recipe, inputs = _prepare(paths, encoder, {**options, "backend": backend})
     plan = plan_videos(inputs.videos, recipe, progress_bar)
     found = estimate(plan, bundle, backend=backend)
     if as_json:
@@ -173,8 +182,9 @@ def extract_command(
     Examples:
       coldframe extract videos/ --encoder levjepa-large/ --store videos.zarr
       coldframe extract train.csv --encoder levjepa-large/ --store train.zarr --tokens cls+mean --workers 2
+      coldframe extract videos/ --encoder levjepa-large/ --store fast.zarr --backend openvino --precision bf16
     """
-    bundle, recipe, inputs = _prepare(paths, encoder, options)
+    bundle, recipe, inputs = _prepare(paths, encoder, {**options, "backend": backend})
     done = extract(
         inputs.videos,
         bundle,

@@ -129,7 +129,7 @@ def extract(
         store_path: a new path, or a store made from the same videos with the same recipe.
         recipe: from `make_recipe`.
         progress: display for the stages, such as `coldframe.progress.progress_bar`.
-        backend: runtime; `onnxruntime` or `torch`.
+        backend: runtime (`export.variants`).
         workers: processes; the processor's cores are shared out among them.
         batch_clips: clips encoded together.
         decoder: `pyav`, `dali` or `dali-cpu` (`open_reader`).

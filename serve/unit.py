@@ -34,7 +34,7 @@ class RunnerSettings:
 
     Attributes:
         store, bundle: paths.
-        backend: `onnxruntime` or `torch`.
+        backend: runtime of the encoder.
         threads: threads for encoding; decoding uses one, in a process of its own.
         batch_clips: clips encoded together.
         decoder: `pyav`, `dali` or `dali-cpu` (`open_reader`).

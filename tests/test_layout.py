@@ -31,6 +31,7 @@ HEAVY = {
     "onnxruntime": {"export/onnx_runtime.py"},
     "pyarrow": {"serve/inputs.py", "store/convert.py"},
     "sklearn": {"bench/probe.py"},
+    "openvino": {"export/openvino_runtime.py"},
 }
 
 
@@ -107,7 +108,7 @@ def test_heavy_package_is_imported_in_its_place_only(package: str) -> None:
     [
         ("import coldframe.probes.cli", ["av", "onnxruntime", "pyarrow", "coldframe.serve", "coldframe.export"]),
         ("import coldframe.store.cli", ["av", "onnx", "onnxruntime", "pyarrow", "torch"]),
-        ("import coldframe.export", ["av", "onnx", "onnxruntime", "zarr"]),
+        ("import coldframe.export", ["av", "onnx", "onnxruntime", "openvino", "zarr"]),
         ("import coldframe.cli", ["torch", "zarr", "numpy"]),
     ],
 )
