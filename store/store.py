@@ -197,6 +197,16 @@ class Store:
             ) from error
         return values
 
+    @cached_property
+    def video_paths(self) -> list[str]:
+        """`video_column("path")`, read once: a ledger asks for it with every unit."""
+        return list(self.video_column("path"))
+
+    @cached_property
+    def row_videos(self) -> NDArray[Any]:
+        """`column("video")`, read once."""
+        return self.column("video")
+
     def ok_rows(self) -> NDArray[np.int64]:
         """Rows that have tokens, ascending."""
         return np.flatnonzero(self._row_values["status"] == Status.OK)
