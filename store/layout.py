@@ -110,12 +110,11 @@ def rows_per_unit(rows: int, geometry: TokenGeometry, dtype: StorageDtype) -> in
 
 
 def unit_arrays(rows: int, per_unit: int, geometry: TokenGeometry, dtype: StorageDtype) -> dict[str, ArraySpec]:
-    """Arrays that units write, by name: `patch` (where the tier keeps patches), `cls`, `status`, `reason`,
-    `flags`.
+    """Arrays that units write, by name: `patch` (where the tier keeps patches), `cls`, `status`, `reason`.
 
     Inner chunks hold 1 row where that row takes at least `WHOLE_CHUNK_BYTES`, else 16 rows: one clip of the
-    `full` tier is read alone, while short vectors are not cut into crumbs. `status`, `reason` and `flags`
-    take a few bytes a row and are always read whole, so a unit of them is a single plain chunk.
+    `full` tier is read alone, while short vectors are not cut into crumbs. `status` and `reason` take a
+    byte a row and are always read whole, so a unit of them is a single plain chunk.
     """
     arrays = []
     if geometry.time * geometry.rows * geometry.cols:

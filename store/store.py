@@ -167,8 +167,7 @@ class Store:
         if name not in _CLIP_ARRAYS:
             raise UsageError(
                 f"There is no clip array {name!r}; there are {', '.join((*_CLIP_ARRAYS, *_ROW_ARRAYS))}. "
-                "Tokens are read "
-                "with cls() and patch(), values of videos with video_column()."
+                "Tokens are read with cls() and patch(), values of videos with video_column()."
             )
         return self._plan_array(name)
 
@@ -192,8 +191,7 @@ class Store:
         except (OSError, ValueError, KeyError) as error:
             raise StoreError(
                 f"The plan array {name} of {path_to_text(self.path)} is damaged ({error}). Restore it from a "
-                "copy or "
-                "make the store anew; extraction does not rewrite the plan."
+                "copy or make the store anew; extraction does not rewrite the plan."
             ) from error
         return values
 
@@ -229,8 +227,7 @@ class Store:
         if "patch" not in self.unit_arrays:
             raise UsageError(
                 f"This store keeps no patch tokens: its token tier is {self.recipe.tokens!r}. Extract with "
-                "another "
-                "tier (cls+mean, cls+grid7 or full) into a new store."
+                "another tier (cls+mean, cls+grid7 or full) into a new store."
             )
         return self._tokens("patch", rows, allow_failed)
 
@@ -272,8 +269,7 @@ class Store:
         why = f"{status}, reason {reason}" if status == "failed" else f"{status}: its unit is not committed"
         return (
             f"Row {row}{more} has no tokens: it is {why}. Leave it out (ok_rows() lists the rows that have "
-            "some) or "
-            "pass allow_failed=True to get NaN."
+            "some) or pass allow_failed=True to get NaN."
         )
 
     @contextmanager
