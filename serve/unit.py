@@ -81,10 +81,11 @@ class UnitRunner:
             threads=settings.threads,
             stall_seconds=settings.stall_seconds,
         )
-        self._paths = self.store.video_column("path")
+        self._paths = self.store.video_paths
         self._sha256 = self.store.video_column("sha256")
         self._errors = self.store.video_column("error")
-        self._video = self.store.column("video")
+        self._reasons = self.store.video_column("reason")
+        self._video = self.store.row_videos
         self._frame_index = self.store.column("frame_index")
         self._n_real = self.store.column("n_real")
 
@@ -119,7 +120,7 @@ class UnitRunner:
         for video, numbers in groupby(filled.rows, key=lambda row: int(self._video[row])):
             rows = np.fromiter(numbers, np.int64)
             if self._frame_index[rows[0], 0] < 0:
-                reason = Reason(int(self.store.video_column("reason")[video]))
+                reason = Reason(int(self._reasons[video]))
                 error = VideoError(reason.name.lower(), self._errors[video])
                 for row in rows:
                     self._fail(filled, int(row), error)

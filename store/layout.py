@@ -117,7 +117,7 @@ def unit_arrays(rows: int, per_unit: int, geometry: TokenGeometry, dtype: Storag
 
     Inner chunks hold 1 row where that row takes at least `WHOLE_CHUNK_BYTES`, else 16 rows: one clip of the
     `full` tier is read alone, while short vectors are not cut into crumbs. `status` and `reason`
-    take a few bytes a row and are always read whole, so a unit of them is a single plain chunk.
+    take a byte a row and are always read whole, so a unit of them is a single plain chunk.
     """
     arrays = []
     shape = (geometry.time, geometry.rows, geometry.cols, geometry.dim)

@@ -90,9 +90,8 @@ def _normalised(rows: NDArray[np.int64], tokens: NDArray[np.float32]) -> NDArray
     bad = ~np.isfinite(lengths) | (lengths == 0)
     if bad.any():
         raise StoreError(
-            f"The [CLS] vector of row {rows[np.flatnonzero(bad)[0]]} is zero or not finite, so it has no "
-            "direction. Run "
-            "`coldframe verify` on the store."
+            f"The [CLS] vector of row {rows[np.flatnonzero(bad)[0]]} is zero or not finite, so it has no direction. "
+            "Run `coldframe verify` on the store."
         )
     unit: NDArray[np.float32] = (tokens / lengths[:, None]).astype(np.float32)
     return unit.astype(np.float64)

@@ -97,9 +97,8 @@ def read_root(folder: Path) -> Root:
     version = fields.get("format_version")
     if version != FORMAT_VERSION:
         raise StoreError(
-            f"{name} has format version {version!r}; this program reads version {FORMAT_VERSION}. Use the "
-            "version of "
-            f"Coldframe that made it ({fields.get('created_by', 'unknown')})."
+            f"{name} has format version {version!r}; this program reads version {FORMAT_VERSION}. "
+            f"Use the version of Coldframe that made it ({fields.get('created_by', 'unknown')})."
         )
     try:
         return Root.from_attributes(fields)

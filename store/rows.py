@@ -27,8 +27,7 @@ def as_rows(rows: RowNumbers, total: int) -> NDArray[np.int64]:
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
         raise UsageError(
             f"Rows are given as {array.dtype} with shape {array.shape}; allowed is a list or a "
-            "one-dimensional array of "
-            "whole numbers. For a mask, pass np.flatnonzero(mask)."
+            "one-dimensional array of whole numbers. For a mask, pass np.flatnonzero(mask)."
         )
     outside = array[(array < 0) | (array >= total)]
     if outside.size:

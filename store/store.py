@@ -167,8 +167,7 @@ class Store:
         if name not in _CLIP_ARRAYS:
             raise UsageError(
                 f"There is no clip array {name!r}; there are {', '.join((*_CLIP_ARRAYS, *_ROW_ARRAYS))}. "
-                "Tokens are read "
-                "with cls() and patch(), values of videos with video_column()."
+                "Tokens are read with cls() and patch(), values of videos with video_column()."
             )
         return self._plan_array(name)
 
@@ -192,10 +191,19 @@ class Store:
         except (OSError, ValueError, KeyError) as error:
             raise StoreError(
                 f"The plan array {name} of {path_to_text(self.path)} is damaged ({error}). Restore it from a "
-                "copy or "
-                "make the store anew; extraction does not rewrite the plan."
+                "copy or make the store anew; extraction does not rewrite the plan."
             ) from error
         return values
+
+    @cached_property
+    def video_paths(self) -> list[str]:
+        """`video_column("path")`, read once: a ledger asks for it with every unit."""
+        return list(self.video_column("path"))
+
+    @cached_property
+    def row_videos(self) -> NDArray[Any]:
+        """`column("video")`, read once."""
+        return self.column("video")
 
     def ok_rows(self) -> NDArray[np.int64]:
         """Rows that have tokens, ascending."""
@@ -283,8 +291,7 @@ class Store:
         why = f"{status}, reason {reason}" if status == "failed" else f"{status}: its unit is not committed"
         return (
             f"Row {row}{more} has no tokens: it is {why}. Leave it out (ok_rows() lists the rows that have "
-            "some) or "
-            "pass allow_failed=True to get NaN."
+            "some) or pass allow_failed=True to get NaN."
         )
 
     @contextmanager

@@ -64,8 +64,7 @@ def seal(store: Store) -> dict[str, int]:
     rows: dict[str, int] = summary["rows"]
     if rows["absent"]:
         raise StoreError(
-            f"{path_to_text(store.path)} is not complete: {rows['absent']} of {rows['planned']} rows are "
-            "absent "
+            f"{path_to_text(store.path)} is not complete: {rows['absent']} of {rows['planned']} rows are absent "
             f"({summary['units']['total'] - summary['units']['done']} units). Run the same extraction again "
             "to fill them in."
         )

@@ -266,7 +266,7 @@ def _failures(store: Store, result: UnitResult, tokens: _CheckedTokens) -> list[
     given = {failure["row"]: failure for failure in result.failures}
     error = f"inf, nan or only zeros after the cast to {store.recipe.dtype}"
     given |= {result.rows[local]: {"error": error} for local in tokens.turned}
-    videos, paths = store.column("video"), store.video_column("path")
+    videos, paths = store.row_videos, store.video_paths
     entries = []
     for local in failed:
         row = result.rows[local]

@@ -27,7 +27,7 @@ from coldframe.serve.clips import PyAVReader, VideoCache, VideoClips, read_clips
 from coldframe.serve.decode_process import DecodeProcess
 from coldframe.serve.extract import Extraction, extract, make_recipe
 from coldframe.serve.inputs import collect_inputs
-from coldframe.store import Status, committed_units, open_store, summarise, verify_store
+from coldframe.store import Status, Store, committed_units, open_store, summarise, verify_store
 from tests.serve import inline, stubs
 
 Barcodes = Callable[[int, int], Path]
@@ -284,3 +284,19 @@ def test_frames_must_be_what_the_graph_takes(bundle: Bundle) -> None:
         make_recipe(bundle, frames=8)
     assert make_recipe(bundle).hop_frames == 16
     assert replace(make_recipe(bundle), hop_frames=3).recipe_id != make_recipe(bundle).recipe_id
+
+
+def test_plan_columns_are_read_once_however_many_videos_fail(
+    tmp_path: Path, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m.csv").write_text("path\n" + "".join(f"gone{number}.mp4\n" for number in range(100)))
+    read: list[str] = []
+    plan_array = Store._plan_array
+
+    def counting(store: Store, name: str) -> Any:
+        read.append(name)
+        return plan_array(store, name)
+
+    monkeypatch.setattr(Store, "_plan_array", counting)
+    assert run(tmp_path / "m.csv", bundle, tmp_path / "s.zarr").failed == 100
+    assert read.count("video_path") == read.count("video_reason") == 1
