@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy import stats
 
 from coldframe.probes.bootstrap import (
     Interval,
@@ -132,6 +133,15 @@ def test_design_effect_by_hand() -> None:
     assert (none.icc, none.effect) == (0.0, 1.0)
     assert design_effect(np.array([1.0, 0.0]), np.ones(2)).icc is None
     assert design_effect(np.full(3, 10.0), np.full(3, 10.0)).effect is None
+
+
+def test_cluster_robust_interval_by_hand() -> None:
+    hits, rows = np.array([3.0, 1, 4, 1, 5, 2, 2, 0, 3, 5]), np.array([5.0, 4, 5, 5, 5, 3, 4, 5, 4, 5])
+    share = 26 / 45
+    se = (10 / 9 * sum((h - share * n) ** 2 for h, n in zip(hits, rows, strict=True))) ** 0.5 / 45
+    half = stats.t.ppf(0.975, 9) * se
+    found = cluster_robust(hits, rows)
+    assert (found.low, found.high) == pytest.approx((share - half, share + half), rel=1e-9)
 
 
 def test_seed_decides_the_interval() -> None:
