@@ -8,6 +8,34 @@ import coldframe
 from coldframe.lazy_group import LazyGroup, Subcommand
 
 SUBCOMMANDS: Mapping[str, Subcommand] = {
+    "attentive": Subcommand(
+        target="coldframe.probes.readout_cli:attentive_command",
+        short_help="Fit a grid of attentive heads on all tokens in one pass.",
+    ),
+    "controls": Subcommand(
+        target="coldframe.probes.controls_cli:controls_command",
+        short_help="Run negative controls on a linear probe.",
+    ),
+    "knn": Subcommand(
+        target="coldframe.probes.readout_cli:knn_command",
+        short_help="Classify every row by its nearest rows of other sources.",
+    ),
+    "logistic": Subcommand(
+        target="coldframe.probes.readout_cli:logistic_command",
+        short_help="Fit a multinomial logistic linear probe.",
+    ),
+    "predict": Subcommand(
+        target="coldframe.probes.readout_cli:predict_command",
+        short_help="Predict with a saved probe on every ok row.",
+    ),
+    "retrieve": Subcommand(
+        target="coldframe.probes.retrieve_cli:retrieve_command",
+        short_help="Rank windows by cosine: hit@k, recall@k and mAP.",
+    ),
+    "split": Subcommand(
+        target="coldframe.probes.split_cli:split_command",
+        short_help="Divide videos into train, validation and test by whole sources.",
+    ),
     "linear": Subcommand(
         target="coldframe.probes.cli:linear",
         short_help="Fit a linear probe on a store and report it on test videos.",

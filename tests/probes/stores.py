@@ -14,7 +14,7 @@ NAMES = ("boil", "chop", "pour")
 
 
 def class_store(path: Path, tokens: Tokens = "full", *, videos: int = 30, clips: int = 2, fps: float = 7.5) -> Store:
-    """Class c is far out in dimension c, in the patch tokens of one frame of every clip and in [CLS]; every third clip is padded."""
+    """Class c is far out in dimension c, in [CLS] and in one frame's patch tokens; every third clip is padded."""
     columns: dict[str, Column] = {"label": [NAMES[v % 3] for v in range(videos)]}
     plan = small_plan([clips] * videos, tokens=tokens, columns=columns)
     n_real = np.where(np.arange(len(plan.clips)) % 3 == 0, 2, 4).astype(np.int16)

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from coldframe.probe_cli import main
 from coldframe.probes.category import Category
-from coldframe.probes.cli import main
 from coldframe.probes.control_report import run_controls
 from coldframe.probes.controls import Problem, label_controls, leak_controls, permute_sources
 from coldframe.probes.near_duplicates import NearDuplicates, Pair

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from coldframe.errors import InputNotFound, StoreError, UsageError
-from coldframe.probes.cli import main
+from coldframe.probe_cli import main
 from coldframe.probes.linear import linear_probe
 from coldframe.probes.make_split import make_split
 from coldframe.probes.selection import select_rows

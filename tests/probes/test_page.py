@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from coldframe.errors import UsageError
+from coldframe.probe_cli import main
 from coldframe.probes import svg
-from coldframe.probes.cli import main
 from coldframe.probes.control_report import run_controls
 from coldframe.probes.linear import linear_probe
 from coldframe.probes.page import require_html, write_page

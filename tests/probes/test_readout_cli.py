@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from coldframe.probes.cli import main
+from coldframe.probe_cli import main
 from coldframe.probes.saved import load_probe
 from coldframe.probes.selection import select_rows
 from coldframe.probes.split import split_by_group

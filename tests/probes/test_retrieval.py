@@ -7,8 +7,8 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 from coldframe.errors import StoreError, UsageError
+from coldframe.probe_cli import main
 from coldframe.probes.category import Category
-from coldframe.probes.cli import main
 from coldframe.probes.retrieval import Retrieval, average_precision_of_chance, hit_of_chance, retrieve
 from tests.probes.memory import windows_of_random_videos
 

@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from coldframe.errors import UsageError
-from coldframe.probes.cli import main
+from coldframe.probe_cli import main
 from coldframe.probes.linear import linear_probe
 from coldframe.probes.sample_efficiency import nested_subset
 from coldframe.probes.selection import select_rows

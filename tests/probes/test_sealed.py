@@ -5,7 +5,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from coldframe.errors import StoreError, UsageError
-from coldframe.probes.cli import main
+from coldframe.probe_cli import main
 from coldframe.probes.make_split import make_split
 from coldframe.probes.sealed import ledger_of, record_read
 from coldframe.probes.split_manifest import SplitManifest, read_manifest

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 from coldframe.errors import RecipeMismatch, UsageError
-from coldframe.probes.cli import main
+from coldframe.probe_cli import main
 from coldframe.probes.controls import Problem
 from coldframe.probes.linear import linear_probe
 from coldframe.probes.selection import select_rows

@@ -1,0 +1,56 @@
+"""Worker processes end with the run that started them, however it ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from coldframe.export import Bundle
+from coldframe.store import Status, open_store, verify_store
+
+Barcodes = Callable[[int, int], Path]
+
+
+def group_is_gone(group: int) -> bool:
+    """Whether no process of the group is alive; zombies that nobody has waited for yet do not count."""
+    listed = subprocess.run(["ps", "-o", "stat=", "-g", str(group)], capture_output=True, text=True, check=False)
+    return all(state.startswith("Z") for state in listed.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("number", "exit_code", "stderr"),
+    [
+        (signal.SIGINT, 130, "coldframe: interrupted\n"),
+        (signal.SIGTERM, 143, "coldframe: terminated\n"),
+        (signal.SIGKILL, -9, None),  # nothing can be said, but no worker may go on
+    ],
+)
+def test_signal_stops_the_run_and_its_workers(
+    tmp_path: Path, bundle: Bundle, barcodes: Barcodes, number: int, exit_code: int, stderr: str | None
+) -> None:
+    store = tmp_path / "s.zarr"
+    arguments = [barcodes(510, 0), "--encoder", bundle.path, "--store", store, "--workers", "2"]
+    arguments += ["--tokens", "full", "--fps", "60", "--hop", "1", "--batch-clips", "1"]  # 1,020 rows
+    command = [sys.executable, "-m", "coldframe.cli", "extract", *map(str, arguments)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as run:
+        while not (store / "units/0.json").exists():
+            assert run.poll() is None
+            time.sleep(0.01)
+        if number == signal.SIGINT:
+            os.killpg(run.pid, number)  # as a terminal does
+        else:
+            run.send_signal(number)
+        _, said = run.communicate(timeout=60)
+    assert run.returncode == exit_code
+    assert stderr is None or said == stderr
+    deadline = time.monotonic() + 30
+    while not group_is_gone(run.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert group_is_gone(run.pid)
+    assert {problem.kind for problem in verify_store(store).problems} <= {"absent", "uncommitted"}
+    assert Status.ABSENT in open_store(store).column("status")
