@@ -13,13 +13,16 @@ if TYPE_CHECKING:
     from coldframe.export.checkpoint import load_reference, save_reference, weights_sha256
     from coldframe.export.config import SIZES, LeVJEPAConfig
     from coldframe.export.levjepa import LeVJEPA
+    from coldframe.export.stream import FrameTokens, StreamEncoder
     from coldframe.export.tokens import Tokens
 
 __all__ = [
     "SIZES",
     "Bundle",
+    "FrameTokens",
     "LeVJEPA",
     "LeVJEPAConfig",
+    "StreamEncoder",
     "Tokens",
     "export_bundle",
     "load_reference",
@@ -32,8 +35,10 @@ __all__ = [
 _HOMES = {
     "SIZES": "config",
     "Bundle": "bundle_files",
+    "FrameTokens": "stream",
     "LeVJEPA": "levjepa",
     "LeVJEPAConfig": "config",
+    "StreamEncoder": "stream",
     "Tokens": "tokens",
     "export_bundle": "bundle",
     "load_reference": "checkpoint",
