@@ -14,6 +14,10 @@ The graph computes what `levjepa` computes, arranged for speed:
 * The patch embedding, a convolution whose stride is its kernel, is a matrix product over cut-out patches.
 
 Weights always lie in a second file beside the graph (`<name>.data`), written one at a time.
+
+A graph in `fp16` or `bf16` is strongly typed: the precision is in its tensors, and a runtime has nothing to
+choose. Matrix products take and give 16 bits. Everything that sums over a row or adds up along the depth stays
+float32 between casts: pixels, LayerNorm, softmax, GELU, the rotation and the residual stream. Outputs are float32.
 """
 
 from collections.abc import Mapping
@@ -21,9 +25,10 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from coldframe.errors import MissingDependency
+from coldframe.errors import MissingDependency, UsageError
 from coldframe.export.config import LAYER_NORM_EPS, LeVJEPAConfig
 from coldframe.export.levjepa import LeVJEPA
 from coldframe.export.pixels import IMAGENET_MEAN, IMAGENET_STD
@@ -38,6 +43,13 @@ except ImportError as error:
 OPSET = 20  # the first with an exact Gelu operator
 IR_VERSION = 9
 _PAGE_BYTES = 4096  # weights start on pages, so that a runtime can map the file
+# Element type of matrix products by precision.
+_TYPES = {
+    "fp32": (TensorProto.FLOAT, torch.float32),
+    "fp16": (TensorProto.FLOAT16, torch.float16),
+    "bf16": (TensorProto.BFLOAT16, torch.bfloat16),
+}
+GRAPH_PRECISIONS = tuple(_TYPES)
 
 
 class GraphWriter:
@@ -46,26 +58,53 @@ class GraphWriter:
     Args:
         data: open data file.
         location: its name as the graph refers to it, relative to the graph's folder.
+        precision: type of matrix products and of their weights, one of `GRAPH_PRECISIONS`.
     """
 
-    def __init__(self, data: BinaryIO, location: str) -> None:
+    def __init__(self, data: BinaryIO, location: str, precision: str = "fp32") -> None:
+        self._narrow, self._narrow_torch = _TYPES[precision]
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
         self._data = data
         self._location = location
 
-    def weight(self, name: str, values: NDArray[np.floating[Any]]) -> str:
-        """A float32 constant in the data file."""
+    def weight(self, name: str, values: NDArray[np.floating[Any]], *, narrow: bool = False) -> str:
+        """A constant in the data file: float32, or of the precision's type if `narrow`."""
         array = np.ascontiguousarray(values, dtype="<f4")
+        shape, kind = array.shape, TensorProto.FLOAT
+        if narrow and self._narrow != kind:
+            array, kind = self._narrowed(name, array), self._narrow
         self._data.write(b"\0" * (-self._data.tell() % _PAGE_BYTES))
         place = {"location": self._location, "offset": self._data.tell(), "length": array.nbytes}
         self._data.write(array.data)
-        tensor = TensorProto(name=name, data_type=TensorProto.FLOAT, dims=array.shape)
+        tensor = TensorProto(name=name, data_type=kind, dims=shape)
         tensor.data_location = TensorProto.EXTERNAL
         for key, value in place.items():
             tensor.external_data.add(key=key, value=str(value))
         self.initializers.append(tensor)
         return name
+
+    def _narrowed(self, name: str, array: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The bytes of `array` in the precision's type, rounded to nearest even."""
+        narrow = torch.from_numpy(array).to(self._narrow_torch)
+        if not torch.isfinite(narrow).all():
+            raise UsageError(
+                f"{name} reaches {np.abs(array).max():g}, past the largest number of {self._narrow_torch}. "
+                "Export the encoder in bf16, which has the range of float32."
+            )
+        return narrow.view(torch.uint8).numpy()
+
+    def narrow(self, source: str) -> str:
+        """`source`, which is float32, as the precision's type: what a matrix product takes."""
+        if self._narrow == TensorProto.FLOAT:
+            return source
+        return self.node("Cast", source, name=f"{source}.narrow", to=self._narrow)
+
+    def wide(self, source: str) -> str:
+        """`source`, which a matrix product gave, as float32."""
+        if self._narrow == TensorProto.FLOAT:
+            return source
+        return self.node("Cast", source, name=f"{source}.wide", to=TensorProto.FLOAT)
 
     def integers(self, *values: int) -> str:
         """An int64 vector in the graph itself; equal ones are shared."""
@@ -86,12 +125,13 @@ class GraphWriter:
         return outputs
 
     def linear(self, source: str, weight: NDArray[np.float32], bias: NDArray[np.float32], *, name: str) -> str:
-        """`source @ weight.T + bias`, with `weight` as PyTorch keeps it: `(out, in)`."""
-        product = self.node("MatMul", source, self.weight(f"{name}.weight", weight.T), name=f"{name}.product")
-        return self.node("Add", product, self.weight(f"{name}.bias", bias), name=name)
+        """`source @ weight.T + bias`, all narrow, with `weight` as PyTorch keeps it: `(out, in)`."""
+        factor = self.weight(f"{name}.weight", weight.T, narrow=True)
+        product = self.node("MatMul", source, factor, name=f"{name}.product")
+        return self.node("Add", product, self.weight(f"{name}.bias", bias, narrow=True), name=name)
 
 
-def write_graph(model: LeVJEPA, path: Path, *, metadata: Mapping[str, str]) -> None:
+def write_graph(model: LeVJEPA, path: Path, *, metadata: Mapping[str, str], precision: str = "fp32") -> None:
     """Write `model` to `path`, and its weights to `path` + `.data`.
 
     Args:
@@ -99,12 +139,18 @@ def write_graph(model: LeVJEPA, path: Path, *, metadata: Mapping[str, str]) -> N
         path: graph file to make, such as `encoder.fp32.onnx`.
         metadata: text kept in the graph. Put the digest of the weights in: graphs of equal shape are
             otherwise equal byte for byte, and caches keyed by the graph would mix up their weights.
+        precision: type of matrix products and of their weights, one of `GRAPH_PRECISIONS`.
+
+    Raises:
+        UsageError: an unknown precision, or weights that it cannot hold.
     """
+    if precision not in GRAPH_PRECISIONS:
+        raise UsageError(f"precision is {precision!r}; graphs are written in {', '.join(GRAPH_PRECISIONS)}.")
     config = model.config
     weights = {name: tensor.detach().cpu().numpy() for name, tensor in model.state_dict().items()}
     data_path = path.with_name(path.name + ".data")
     with data_path.open("wb") as data:
-        writer = GraphWriter(data, data_path.name)
+        writer = GraphWriter(data, data_path.name, precision)
         _EncoderGraph(writer, config, weights).write()
     side, dim = config.img_size, config.embed_dim
     clips: list[str | int | None] = ["batch", config.num_frames, side, side, 3]
@@ -181,7 +227,8 @@ class _EncoderGraph:
         kernel = self.weights["encoder.patch_embed.proj.weight"]  # (D, 3, 1, side, side)
         kernel = kernel[:, :, 0].transpose(0, 2, 3, 1).reshape(config.embed_dim, -1)
         bias = self.weights["encoder.patch_embed.proj.bias"]
-        patches = writer.linear(pixels, kernel, bias, name="encoder.patch_embed.proj")
+        patches = writer.linear(writer.narrow(pixels), kernel, bias, name="encoder.patch_embed.proj")
+        patches = writer.wide(patches)
         return writer.node("Concat", patches, self._cls_rows(patches), name="embedded", axis=1)
 
     def _cls_rows(self, patches: str) -> str:
@@ -203,12 +250,12 @@ class _EncoderGraph:
 
     def _block(self, tokens: str, name: str) -> str:
         writer = self.writer
-        read = self._attention(self._norm(tokens, f"{name}.norm1"), f"{name}.attn")
-        tokens = writer.node("Add", tokens, read, name=f"{name}.read")
-        hidden = self._linear(self._norm(tokens, f"{name}.norm2"), f"{name}.mlp.fc1")
-        hidden = writer.node("Gelu", hidden, name=f"{name}.mlp.act", approximate="none")
-        hidden = self._linear(hidden, f"{name}.mlp.fc2")
-        return writer.node("Add", tokens, hidden, name=f"{name}.out")
+        read = self._attention(writer.narrow(self._norm(tokens, f"{name}.norm1")), f"{name}.attn")
+        tokens = writer.node("Add", tokens, writer.wide(read), name=f"{name}.read")
+        hidden = self._linear(writer.narrow(self._norm(tokens, f"{name}.norm2")), f"{name}.mlp.fc1")
+        hidden = writer.node("Gelu", writer.wide(hidden), name=f"{name}.mlp.act", approximate="none")
+        hidden = self._linear(writer.narrow(hidden), f"{name}.mlp.fc2")
+        return writer.node("Add", tokens, writer.wide(hidden), name=f"{name}.out")
 
     def _attention(self, source: str, name: str) -> str:
         """One attention a frame over the keys up to its end, and one for [CLS] over all: `(B, n, D)`."""
@@ -233,8 +280,8 @@ class _EncoderGraph:
         """Attention of one piece of queries over all the keys given; `keys` is `(B, heads, d, k)`."""
         writer = self.writer
         scores = writer.node("MatMul", query, keys, name=f"{name}.scores")
-        shares = writer.node("Softmax", scores, name=f"{name}.shares", axis=-1)
-        return writer.node("MatMul", shares, values, name=f"{name}.reads")
+        shares = writer.node("Softmax", writer.wide(scores), name=f"{name}.shares", axis=-1)
+        return writer.node("MatMul", writer.narrow(shares), values, name=f"{name}.reads")
 
     def _prefix(self, source: str, end: int, name: str, *, axis: int) -> str:
         writer = self.writer
@@ -271,8 +318,9 @@ class _EncoderGraph:
     def _rotate(self, source: str, name: str) -> str:
         """Turn pairs that lie in two halves: x * cos + swapped(x) * sin."""
         writer, half = self.writer, self.config.head_dim // 2
+        source = writer.wide(source)
         first, second = writer.split(source, (half, half), axis=3, name=f"{name}.halves")
         swapped = writer.node("Concat", second, first, name=f"{name}.swapped", axis=3)
         along = writer.node("Mul", source, self.cos, name=f"{name}.along")
         across = writer.node("Mul", swapped, self.sin, name=f"{name}.across")
-        return writer.node("Add", along, across, name=f"{name}.rotated")
+        return writer.narrow(writer.node("Add", along, across, name=f"{name}.rotated"))
