@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from coldframe.errors import UsageError
 from coldframe.export.config import LAYER_NORM_EPS
 from coldframe.export.levjepa import Block, LeVJEPA
 from coldframe.export.pixels import IMAGENET_MEAN, IMAGENET_STD
@@ -72,7 +73,7 @@ class PerFrameEncoder:
         kernel, bias = encoder.patch_embed.proj.weight, encoder.patch_embed.proj.bias
         assert bias is not None
         kernel = kernel[:, :, 0].permute(0, 2, 3, 1).flatten(1)  # (D, side * side * 3), as `embed` cuts patches
-        self._embedding = (kernel.to(self.device, dtype), bias.to(self.device, dtype))
+        self._embedding = (narrow(kernel, self.device, dtype), narrow(bias, self.device, dtype))
         self._cls = encoder.cls_token.to(self.device, torch.float32)
         self._norm = _place(encoder.norm, self.device, torch.float32)
         self._mean = torch.tensor(IMAGENET_MEAN, device=self.device)
@@ -145,7 +146,18 @@ def _place(layer: nn.Module, device: torch.device, dtype: torch.dtype) -> Turns:
     weight, bias = layer.weight, layer.bias
     assert isinstance(weight, torch.Tensor)
     assert isinstance(bias, torch.Tensor)
-    return weight.to(device, dtype), bias.to(device, dtype)
+    return narrow(weight, device, dtype), narrow(bias, device, dtype)
+
+
+def narrow(values: torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """`values` on `device` as `dtype`; refused where the type cannot hold them."""
+    narrowed = values.to(device, dtype)
+    if not torch.isfinite(narrowed).all():
+        raise UsageError(
+            f"a weight reaches {values.abs().max():g}, past the largest number of {dtype}. "
+            "Use bf16, which has the range of float32."
+        )
+    return narrowed
 
 
 def _norm(tokens: torch.Tensor, scale_and_shift: Turns) -> torch.Tensor:

@@ -8,6 +8,7 @@ from coldframe.export.bundle_files import Bundle, check_digests, open_bundle
 from coldframe.export.parity import BUDGETS, over_budget, variant
 from coldframe.export.pixels import Clips
 from coldframe.export.tokens import Tokens
+from coldframe.serve.gpu_runtime import is_gpu_request, open_gpu_runtime
 
 Backend = Literal["torch", "onnxruntime"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
@@ -45,20 +46,25 @@ def open_runtime(
     backend: Backend = "onnxruntime",
     precision: str = "fp32",
     threads: int | None = None,
+    device: str | None = None,
 ) -> Runtime:
-    """Open `bundle` for computing, on the CPU. The weights it reads are checked against their digests.
+    """Open `bundle` for computing. The weights it reads are checked against their digests.
 
     Args:
         bundle: an opened bundle, or its path.
         backend: `onnxruntime` runs the exported graph, `torch` the reference itself.
         precision: arithmetic; one that the bundle offers.
         threads: threads a call; None for one a usable core.
+        device: `cpu` or `cuda`; None for the backend's own, the CPU but for `gpu_runtime.GPU_BACKENDS`.
 
     Raises:
         UsageError: an unknown backend or precision, or one that the bundle does not offer.
         MissingDependency: the backend is not installed.
         BundleError: the bundle is damaged, or this variant has no parity record within budget.
     """
+    if is_gpu_request(backend, device):
+        gpu: Runtime = open_gpu_runtime(bundle, backend, precision, device, threads)
+        return gpu
     if backend not in BACKENDS:
         raise UsageError(f"backend is {backend!r}; allowed are {', '.join(BACKENDS)}.")
     if precision not in PRECISIONS:

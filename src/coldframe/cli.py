@@ -23,6 +23,10 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         target="coldframe.bench.cli:bench_command",
         short_help="Measure a stage's rate, its floor on this machine and their ratio.",
     ),
+    "build-engine": Subcommand(
+        target="coldframe.export.engine_cli:build_engine_command",
+        short_help="Build a TensorRT engine from a bundle's graph, into the bundle.",
+    ),
     "demo": Subcommand(
         target="coldframe.demo:demo_command",
         short_help="Run the whole thread on real clips: export, extract, search, probe.",

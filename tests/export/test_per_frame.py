@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from coldframe.errors import UsageError
 from coldframe.export import per_frame, rope
 from coldframe.export.levjepa import LeVJEPA
 from coldframe.export.parity import cosine
@@ -102,3 +103,11 @@ def test_no_mask_is_ever_passed(tiny_model: LeVJEPA, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(per_frame, "attend", spy)
     encode(PerFrameEncoder(tiny_model), count=1)
     assert keys == [4, 8, 12, 16, 17] * TINY.depth  # frame t reads t + 1 frames, [CLS] all and itself
+
+
+def test_weights_beyond_half_precision_are_refused() -> None:
+    model = lively_model(TINY)
+    dict(model.named_parameters())["encoder.blocks.1.mlp.fc2.weight"][3, 3] = 70_000.0
+    with pytest.raises(UsageError, match=r"a weight reaches 70000, past the largest number of torch.float16. Use bf16"):
+        PerFrameEncoder(model, dtype=torch.float16)
+    PerFrameEncoder(model, dtype=torch.bfloat16)
