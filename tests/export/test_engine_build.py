@@ -90,6 +90,7 @@ class Recorder:
         self.shapes: list[Any] = []
         self.network_flags: list[int] = []
         self.config: type[Spy] = Spy
+        self.plan: bytes | None = None  # instead of a real build
 
     def library(self) -> Any:
         names = (name for name in dir(RTX) if not name.startswith("__"))
@@ -111,11 +112,14 @@ class Recorder:
 
             return SimpleNamespace(real=profile, set_shape=set_shape)
 
+        def build(network: Any, config: Any) -> Any:
+            return self.plan or real.build_serialized_network(network, config.real)
+
         return SimpleNamespace(
             create_network=create_network,
             create_builder_config=lambda: self.config(real.create_builder_config(), self),
             create_optimization_profile=create_optimization_profile,
-            build_serialized_network=lambda network, config: real.build_serialized_network(network, config.real),
+            build_serialized_network=build,
         )
 
 
@@ -261,7 +265,7 @@ def test_timing_cache_is_read_and_written_back(graphs: dict[str, Path], tmp_path
             return SimpleNamespace(serialize=lambda: b"times")
 
     recorder = Recorder()
-    recorder.config = Config
+    recorder.config, recorder.plan = Config, b"plan"
     library = recorder.library()
     path = tmp_path / "engines" / "cache.timing"
     for _ in range(2):
