@@ -87,12 +87,7 @@ def target_spec(
         )
     target = capability if gpu is None else gpu.compute_capability
     assert target is not None
-    offered = targets(library)
-    if flavour == "tensorrt_rtx" and target not in offered:
-        raise UsageError(
-            f"compute capability is {target}; tensorrt_rtx {library.__version__} builds for {', '.join(offered)}. "
-            "For other GPUs use --flavour tensorrt on the GPU itself."
-        )
+    require_target(library, flavour, target)
     return engine_spec(
         bundle,
         flavour=flavour,
@@ -103,6 +98,16 @@ def target_spec(
         driver=gpu.driver if gpu else None,
         profile=profile,
     )
+
+
+def require_target(library: Any, flavour: Flavour, compute_capability: str) -> None:
+    """Refuse a compute capability that `tensorrt_rtx` does not build for; `tensorrt` takes the GPU that is here."""
+    offered = targets(library)
+    if flavour == "tensorrt_rtx" and compute_capability not in offered:
+        raise UsageError(
+            f"compute capability is {compute_capability}; tensorrt_rtx {library.__version__} builds for "
+            f"{', '.join(offered)}. For other GPUs use --flavour tensorrt on the GPU itself."
+        )
 
 
 def build_plan(library: Any, graph: Path, spec: EngineSpec, *, timing_cache: Path | None = None) -> bytes:

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 
 from coldframe.errors import UsageError
+from coldframe.export.frame_attention import PerFrameEncoder, attend
 from coldframe.export.host import check_threads
 from coldframe.export.levjepa import LeVJEPA
-from coldframe.export.per_frame import PerFrameEncoder, attend
 from coldframe.export.tokens import Floats
 from coldframe.export.torch_runtime import normalise
 

@@ -12,9 +12,9 @@ import torch
 
 from coldframe.errors import UsageError
 from coldframe.export.cuda import full_accumulation, new_stream, require_gpu
+from coldframe.export.frame_attention import TORCH_DTYPES, PerFrameEncoder
 from coldframe.export.gpu_runtime import GpuRuntime
 from coldframe.export.levjepa import LeVJEPA
-from coldframe.export.per_frame import TORCH_DTYPES, PerFrameEncoder
 
 MAX_BATCH = 8  # peers measured nothing gained beyond one clip of 3,137 tokens; 8 bounds memory
 _WARM_UPS = 3  # libraries pick kernels and allocate workspaces in their first calls, which must not be captured

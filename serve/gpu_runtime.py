@@ -5,11 +5,13 @@ from typing import Any, Literal, get_args
 
 from coldframe.errors import BundleError, UsageError
 from coldframe.export.bundle_files import Bundle, check_digests, open_bundle
+from coldframe.export.engine import FLAVOURS, Flavour
 from coldframe.export.parity import BUDGETS, Encode
 
 Device = Literal["cpu", "cuda"]
 DEVICES: tuple[Device, ...] = get_args(Device)
-GPU_BACKENDS = ("tensorrt", "tensorrt_rtx")  # these run nowhere else
+GpuBackend = Flavour
+GPU_BACKENDS = FLAVOURS  # these run nowhere else
 _ON_CUDA = ("torch", "onnxruntime", *GPU_BACKENDS)
 
 

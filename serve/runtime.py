@@ -8,7 +8,7 @@ from coldframe.export.bundle_files import Bundle, check_digests, open_bundle
 from coldframe.export.parity import BUDGETS, over_budget, variant
 from coldframe.export.pixels import Clips
 from coldframe.export.tokens import Tokens
-from coldframe.serve.gpu_runtime import is_gpu_request, open_gpu_runtime
+from coldframe.serve.gpu_runtime import GpuBackend, is_gpu_request, open_gpu_runtime
 
 Backend = Literal["torch", "onnxruntime"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
@@ -43,7 +43,7 @@ class Runtime(Protocol):
 
 def open_runtime(
     bundle: Bundle | str | os.PathLike[str],
-    backend: Backend = "onnxruntime",
+    backend: Backend | GpuBackend = "onnxruntime",
     precision: str = "fp32",
     threads: int | None = None,
     device: str | None = None,

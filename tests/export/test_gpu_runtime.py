@@ -8,9 +8,9 @@ import torch
 
 from coldframe.errors import UsageError
 from coldframe.export.cuda import Gpu
+from coldframe.export.frame_attention import PerFrameEncoder
 from coldframe.export.gpu_runtime import GpuRuntime
 from coldframe.export.levjepa import LeVJEPA
-from coldframe.export.per_frame import PerFrameEncoder
 from coldframe.export.torch_cuda import TorchEncode
 from coldframe.export.torch_runtime import TorchRuntime
 from tests.export.conftest import TINY, random_clips

@@ -39,7 +39,7 @@ def test_clips_of_a_late_producer_are_waited_for(tiny_model: LeVJEPA) -> None:
     producer.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(producer):
         late = torch.zeros_like(source)
-        torch.cuda._sleep(200_000_000)  # about 0.1 s
+        torch.cuda._sleep(200_000_000)  # type: ignore[no-untyped-call]  # about 0.1 s
         late.copy_(source)
         ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
         ready.record()

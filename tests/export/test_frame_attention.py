@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from coldframe.errors import UsageError
-from coldframe.export import per_frame, rope
+from coldframe.export import frame_attention, rope
+from coldframe.export.frame_attention import TORCH_DTYPES, PerFrameEncoder
 from coldframe.export.levjepa import LeVJEPA
 from coldframe.export.parity import cosine
-from coldframe.export.per_frame import TORCH_DTYPES, PerFrameEncoder
 from coldframe.export.tokens import Tokens
 from coldframe.export.torch_runtime import TorchRuntime, normalise
 from tests.export.conftest import TINY, lively_model, random_clips
@@ -72,7 +72,7 @@ def test_norms_positions_and_sums_stay_float32(
         rotated.add(out.dtype)
         return out
 
-    monkeypatch.setattr(per_frame, "rotate", turn_spy)
+    monkeypatch.setattr(frame_attention, "rotate", turn_spy)
     dtype = TORCH_DTYPES[precision]
     encode(PerFrameEncoder(tiny_model, dtype=dtype))
     assert seen == {
@@ -94,13 +94,13 @@ def test_large_residuals_do_not_overflow_half_precision() -> None:
 
 def test_no_mask_is_ever_passed(tiny_model: LeVJEPA, monkeypatch: pytest.MonkeyPatch) -> None:
     keys: list[int] = []
-    plain = per_frame.attend
+    plain = frame_attention.attend
 
     def spy(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         keys.append(key.shape[2])
         return plain(query, key, value)
 
-    monkeypatch.setattr(per_frame, "attend", spy)
+    monkeypatch.setattr(frame_attention, "attend", spy)
     encode(PerFrameEncoder(tiny_model), count=1)
     assert keys == [4, 8, 12, 16, 17] * TINY.depth  # frame t reads t + 1 frames, [CLS] all and itself
 
