@@ -8,13 +8,12 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import coldframe
-from coldframe.errors import BundleError, UsageError
+from coldframe.errors import BundleError, MissingDependency, UsageError
 from coldframe.export.bundle_files import (
     BUNDLE_FILE,
     PARITY_FILE,
@@ -25,14 +24,13 @@ from coldframe.export.bundle_files import (
     write_record,
 )
 from coldframe.export.licence import RANDOM_WEIGHTS, Licence, read_licence
-from coldframe.export.parity import BUDGETS, measure_parity, over_budget, variant
+from coldframe.export.parity import BUDGETS
+from coldframe.export.variants import Measured, measure_variants
 
 if TYPE_CHECKING:
     from coldframe.export.levjepa import LeVJEPA
 
 __all__ = ["Bundle", "export_bundle", "open_bundle", "verify_bundle"]
-
-PRECISION = "fp32"
 
 
 def _silent(stage: str) -> None:
@@ -44,39 +42,54 @@ def export_bundle(
     out: str | os.PathLike[str],
     *,
     random_init: int | None = None,
+    precisions: Sequence[str] = ("fp32",),
     say: Callable[[str], None] = _silent,
 ) -> Bundle:
     """Export an encoder to the bundle `out`.
 
     Args:
         source, random_init: what `load_reference` takes.
+        precisions: arithmetics to offer, `fp32` among them. Each gets a graph of its own and is measured in every
+            runtime that is installed and computes in it.
         out: folder to make. If it is this very bundle already, it is verified and left as it is.
         say: told the name of each stage as it begins.
 
     Raises:
-        UsageError: the source cannot be loaded, or `out` exists and is something else.
-        MissingDependency: `onnx` or `onnxruntime` is not installed.
-        BundleError: the graph misses its parity budget, or `out` cannot be written; nothing is left behind.
+        UsageError: the source cannot be loaded, `out` exists and is something else, or an unknown precision.
+        MissingDependency: `onnx`, or every runtime that could measure a precision, is not installed.
+        BundleError: a precision misses its parity budget in every runtime, or `out` cannot be written; nothing is
+            left behind. A variant that misses beside one that does not is recorded, and refused when it is opened.
     """
     # Here, so that a bundle can be opened and served without PyTorch.
     from coldframe.export.checkpoint import load_reference, weights_sha256
 
     target = Path(out)
+    chosen = check_precisions(precisions)
     say("loading the weights")
     model = load_reference(source, random_init=random_init)
     record = _identity(model, weights_sha256(model), _licence(model, Path(source)))
     if os.path.lexists(target):
-        return _same_bundle(target, record)
+        return _same_bundle(target, {**record, "precisions": list(chosen)})
     partial = target.parent / f".{target.name}.partial-{secrets.token_hex(4)}"
     try:
         partial.mkdir(parents=True)
-        _fill(partial, model, record, say)
+        _fill(partial, model, record, chosen, say)
         partial.rename(target)
     except OSError as error:
         raise BundleError(f"{target} could not be written: {error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return open_bundle(target)
+
+
+def check_precisions(precisions: Sequence[str]) -> tuple[str, ...]:
+    """`precisions` once each, in the order of the table of budgets."""
+    unknown = [precision for precision in precisions if precision not in BUDGETS]
+    if unknown or "fp32" not in precisions:
+        raise UsageError(
+            f"precisions are {', '.join(precisions)}; allowed are {', '.join(BUDGETS)}, and fp32 must be among them."
+        )
+    return tuple(precision for precision in BUDGETS if precision in precisions)
 
 
 def _licence(model: "LeVJEPA", source: Path) -> Licence:
@@ -130,28 +143,34 @@ def _same_bundle(target: Path, record: dict[str, Any]) -> Bundle:
     return bundle
 
 
-def _fill(folder: Path, model: "LeVJEPA", record: dict[str, Any], say: Callable[[str], None]) -> None:
-    # Here, so that the package can be imported where onnx and onnxruntime are not installed.
+def _fill(
+    folder: Path, model: "LeVJEPA", record: dict[str, Any], precisions: tuple[str, ...], say: Callable[[str], None]
+) -> None:
+    # Here, so that the package can be imported where onnx is not installed.
     from coldframe.export.checkpoint import save_reference
     from coldframe.export.graph import write_graph
-    from coldframe.export.onnx_runtime import OnnxRuntime
-    from coldframe.export.torch_runtime import TorchRuntime
 
-    say("writing the weights and the graph")
+    say("writing the weights and the graphs")
     save_reference(model, folder)
-    graph = folder / graph_file(PRECISION)
-    write_graph(model, graph, metadata={key: record[key] for key in ("name", "weights_sha256", "coldframe")})
-    say("measuring parity with the PyTorch reference")
-    candidate, reference = OnnxRuntime(graph, model.config, precision=PRECISION), TorchRuntime(model)
-    measured = measure_parity(reference, candidate, model.config)
-    key = variant(candidate.backend, PRECISION)
-    misses = over_budget(measured, PRECISION)
-    if misses:
-        raise BundleError(
-            f"{record['name']} as {key} misses its parity budget and is not exported: {'; '.join(misses)}."
-        )
-    measured["budget"] = asdict(BUDGETS[PRECISION])
-    measured["provenance"] = {"candidate": candidate.provenance(), "reference": reference.provenance()}
-    (folder / PARITY_FILE).write_text(json.dumps({key: measured}, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    metadata = {key: record[key] for key in ("name", "weights_sha256", "coldframe")}
+    for precision in precisions:
+        write_graph(model, folder / graph_file(precision), metadata=metadata, precision=precision)
+    measured = list(measure_variants(folder, model, precisions, say))
+    for precision in precisions:
+        _require_one_within_budget(record["name"], [one for one in measured if one.precision == precision])
+    records = {one.key: one.record for one in measured if one.record is not None}
+    (folder / PARITY_FILE).write_text(json.dumps(records, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     say("hashing the files")
-    write_record(folder, record, (PRECISION,))
+    write_record(folder, record, precisions)
+
+
+def _require_one_within_budget(name: str, variants: Sequence[Measured]) -> None:
+    """Refuse a precision that no runtime here computes well enough."""
+    tried = [one for one in variants if one.record is not None]
+    if any(not one.misses for one in tried):
+        return
+    if not tried:
+        reasons = "; ".join(one.absent for one in variants)
+        raise MissingDependency(f"a runtime that could measure {variants[0].precision} ({reasons})", "cpu")
+    misses = "; ".join(f"{one.key}: {', '.join(one.misses)}" for one in tried)
+    raise BundleError(f"{name} in {tried[0].precision} misses its parity budget and is not exported. {misses}.")

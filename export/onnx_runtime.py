@@ -22,6 +22,8 @@ _PROVIDERS: dict[str, tuple[str, dict[str, str]]] = {
     "cpu": (PROVIDER, {}),
     "cuda": ("CUDAExecutionProvider", {"use_tf32": "0"}),
 }
+# Its CPU provider has no bfloat16 matrix product; float16 it computes in float32 between casts.
+PRECISIONS = ("fp32", "fp16")
 
 
 def require_provider(device: str) -> None:
@@ -45,12 +47,12 @@ class OnnxRuntime:
     Args:
         graph: the graph file; its weights lie beside it.
         config: shape of the encoder in it.
-        precision: arithmetic of the graph, for the record.
+        precision: arithmetic of the graph, one of `PRECISIONS`.
         threads: threads for one call; None for one a usable core.
         device: `cpu` or `cuda`.
 
     Raises:
-        UsageError: the device's provider is not there.
+        UsageError: the device's provider is not there, or it does not compute the precision.
         BundleError: the graph cannot be loaded, is not of the shape of `config`, or runs on another provider.
     """
 
@@ -67,6 +69,8 @@ class OnnxRuntime:
     ) -> None:
         require_provider(device)
         self._provider, provider_options = _PROVIDERS[device]
+        if device == "cpu" and precision not in PRECISIONS:
+            raise UsageError(f"onnxruntime on the CPU computes {' or '.join(PRECISIONS)} graphs, not {precision}.")
         self.precision = precision
         self.threads = check_threads(threads)
         self._config = config

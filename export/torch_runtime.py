@@ -1,12 +1,16 @@
-"""Runtime `torch`: the reference itself on the CPU, in float32."""
+"""Runtime `torch` on the CPU: the reference itself in float32, or one attention a frame in bfloat16."""
 
 import numpy as np
 import torch
 
+from coldframe.errors import UsageError
 from coldframe.export.host import check_threads, cpu_model
 from coldframe.export.levjepa import LeVJEPA
+from coldframe.export.per_frame import PerFrameEncoder
 from coldframe.export.pixels import IMAGENET_MEAN, IMAGENET_STD, Clips, check_clips
 from coldframe.export.tokens import Tokens
+
+TORCH_PRECISIONS = ("fp32", "bf16")
 
 
 class TorchRuntime:
@@ -14,16 +18,20 @@ class TorchRuntime:
 
     Args:
         model: the reference, in eval mode.
+        precision: `fp32` runs the reference as it is, `bf16` its per-frame form with float32 sums (`per_frame`).
         threads: threads for one call; None for one a usable core. PyTorch's count is global to the process:
             it is set for the call and put back.
     """
 
     backend = "torch"
-    precision = "fp32"
 
-    def __init__(self, model: LeVJEPA, *, threads: int | None = None) -> None:
+    def __init__(self, model: LeVJEPA, *, precision: str = "fp32", threads: int | None = None) -> None:
+        if precision not in TORCH_PRECISIONS:
+            raise UsageError(f"torch computes in {' or '.join(TORCH_PRECISIONS)}, not in {precision}.")
         self._model = model
+        self.precision = precision
         self.threads = check_threads(threads)
+        self._narrow = PerFrameEncoder(model, dtype=torch.bfloat16) if precision == "bf16" else None
 
     def __call__(self, clips: Clips) -> Tokens:
         """Encode `clips`, uint8 `(B, T, H, W, 3)`."""
@@ -34,6 +42,9 @@ class TorchRuntime:
         torch.set_num_threads(self.threads)
         try:
             with torch.inference_mode():
+                if self._narrow is not None:
+                    cls, patch = self._narrow(checked)
+                    return Tokens(cls=cls.numpy(), patch=patch.contiguous().numpy())
                 hidden = self._model(pixel_values=normalise(checked)).last_hidden_state.numpy()
         finally:
             torch.set_num_threads(before)

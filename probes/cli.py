@@ -1,11 +1,9 @@
-"""`coldframe-probe`: readouts on stored features."""
+"""Commands of `coldframe-probe` that fit readouts on stored features."""
 
 import json
 
 import click
 
-import coldframe
-from coldframe.cli_errors import ColdframeGroup
 from coldframe.probes.features import FEATURE_KINDS, FeatureKind
 from coldframe.probes.linear import linear_probe
 from coldframe.probes.report import to_dict, to_text
@@ -13,13 +11,7 @@ from coldframe.progress import progress_bar
 from coldframe.store import open_store
 
 
-@click.group("coldframe-probe", cls=ColdframeGroup)
-@click.version_option(coldframe.__version__)
-def main() -> None:
-    """Fit readouts on features that were extracted before."""
-
-
-@main.command("linear")
+@click.command("linear")
 @click.argument("store", type=click.Path())
 @click.option("--label", required=True, metavar="COLUMN", help="Video column that holds the classes.")
 @click.option(

@@ -10,8 +10,9 @@ from coldframe.export import Bundle, open_bundle
 from coldframe.progress import progress_bar
 from coldframe.serve.estimate import Estimate, estimate
 from coldframe.serve.extract import Extraction, extract, make_recipe, plan_videos, token_geometry
+from coldframe.serve.gpu_runtime import DEVICES, GPU_BACKENDS, GpuBackend
 from coldframe.serve.inputs import Inputs, collect_inputs, passed_over
-from coldframe.serve.runtime import BACKENDS, Backend
+from coldframe.serve.runtime import BACKENDS, PRECISIONS, Backend, require_variant
 from coldframe.store.plan import Plan
 from coldframe.store.recipe import Recipe
 from coldframe.store.schema import TOKEN_TIERS, Status
@@ -50,10 +51,22 @@ def recipe_options(command: Command) -> Command:
         ),
         click.option(
             "--backend",
-            type=click.Choice(BACKENDS),
+            type=click.Choice([*BACKENDS, *GPU_BACKENDS]),
             default="onnxruntime",
             show_default=True,
             help="Runtime of the encoder.",
+        ),
+        click.option(
+            "--device",
+            type=click.Choice(DEVICES),
+            help="Where the encoder runs; cuda without a GPU is an error.  [default: cpu, or cuda for tensorrt]",
+        ),
+        click.option(
+            "--precision",
+            type=click.Choice(PRECISIONS),
+            default="fp32",
+            show_default=True,
+            help="Arithmetic of the encoder; part of the recipe. bf16 is fastest with --backend openvino.",
         ),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text."),
     ]
@@ -72,14 +85,18 @@ def _prepare(paths: tuple[str, ...], encoder: str, options: dict[str, Any]) -> t
         sampling=options["sampling"],
         tokens=options["tokens"],
         dtype=options["dtype"],
+        precision=options["precision"],
     )
+    require_variant(bundle, options["backend"], recipe.precision, options["device"])
     token_geometry(bundle, recipe.tokens)  # refuses a tier that the encoder's grid cannot give, before any work
     return bundle, recipe, collect_inputs(paths)
 
 
 @click.command("plan")
 @recipe_options
-def plan_command(paths: tuple[str, ...], encoder: str, backend: Backend, as_json: bool, **options: Any) -> None:
+def plan_command(
+    paths: tuple[str, ...], encoder: str, backend: Backend | GpuBackend, as_json: bool, **options: Any
+) -> None:
     """Show what an extraction would do: videos, clips, bytes and hours. Nothing is written.
 
     PATH is a video, a folder, or a .csv or .parquet manifest with a `path` column and optional `source`, `label` and
@@ -90,9 +107,9 @@ def plan_command(paths: tuple[str, ...], encoder: str, backend: Backend, as_json
       coldframe plan videos/ --encoder levjepa-large/
       coldframe plan train.csv --encoder levjepa-large/ --tokens full --json
     """
-    bundle, recipe, inputs = _prepare(paths, encoder, options)
+    bundle, recipe, inputs = _prepare(paths, encoder, {**options, "backend": backend})
     plan = plan_videos(inputs.videos, recipe, progress_bar)
-    found = estimate(plan, bundle, backend=backend)
+    found = estimate(plan, bundle, backend=backend, device=options["device"])
     if as_json:
         answer = {"recipe": recipe.to_dict(), "recipe_id": recipe.recipe_id, "plan_id": plan.plan_id}
         click.echo(json.dumps({**answer, **found.to_dict(), "ignored_files": inputs.ignored}))
@@ -131,7 +148,7 @@ def _plan_text(plan: Plan, found: Estimate, inputs: Inputs, bundle: Bundle) -> s
 def extract_command(
     paths: tuple[str, ...],
     encoder: str,
-    backend: Backend,
+    backend: Backend | GpuBackend,
     as_json: bool,
     store_path: str,
     workers: int,
@@ -149,8 +166,9 @@ def extract_command(
     Examples:
       coldframe extract videos/ --encoder levjepa-large/ --store videos.zarr
       coldframe extract train.csv --encoder levjepa-large/ --store train.zarr --tokens cls+mean --workers 2
+      coldframe extract videos/ --encoder levjepa-large/ --store fast.zarr --backend openvino --precision bf16
     """
-    bundle, recipe, inputs = _prepare(paths, encoder, options)
+    bundle, recipe, inputs = _prepare(paths, encoder, {**options, "backend": backend})
     done = extract(
         inputs.videos,
         bundle,
@@ -158,6 +176,7 @@ def extract_command(
         recipe,
         progress=progress_bar,
         backend=backend,
+        device=options["device"],
         workers=workers,
         batch_clips=batch_clips,
     )

@@ -10,9 +10,10 @@ from typing import Any
 
 from coldframe.errors import ColdframeError, UsageError
 from coldframe.export import Bundle
+from coldframe.serve.gpu_runtime import GpuBackend
 from coldframe.serve.inputs import InputVideo
 from coldframe.serve.planner import make_plan
-from coldframe.serve.runtime import Backend
+from coldframe.serve.runtime import Backend, require_variant
 from coldframe.serve.unit import RunnerSettings
 from coldframe.serve.workers import run_units
 from coldframe.store import Store, create_store, open_store, pending_units, seal
@@ -99,7 +100,8 @@ def extract(
     recipe: Recipe,
     *,
     progress: Progress,
-    backend: Backend = "onnxruntime",
+    backend: Backend | GpuBackend = "onnxruntime",
+    device: str | None = None,
     workers: int = 1,
     batch_clips: int = 4,
 ) -> Extraction:
@@ -111,7 +113,8 @@ def extract(
         store_path: a new path, or a store made from the same videos with the same recipe.
         recipe: from `make_recipe`.
         progress: display for the stages, such as `coldframe.progress.progress_bar`.
-        backend: runtime; `onnxruntime` or `torch`.
+        backend: runtime (`export.variants`).
+        device: `cpu` or `cuda`; None for the backend's own.
         workers: processes; the processor's cores are shared out among them.
         batch_clips: clips encoded together.
 
@@ -121,6 +124,7 @@ def extract(
         StoreError: rows are unaccounted for at the end.
     """
     started = time.perf_counter()
+    require_variant(bundle, backend, recipe.precision, device)
     if os.path.exists(store_path):  # before planning, which can take long
         recipe.require_equal(open_store(store_path).recipe, f"the store {store_path}")
     plan = plan_videos(videos, recipe, progress)
@@ -134,6 +138,7 @@ def extract(
             backend=backend,
             threads=max(1, len(os.sched_getaffinity(0)) // workers),
             batch_clips=batch_clips,
+            device=device,
         )
         with progress("Extracting clips", todo) as advance:
             run_units(pending, settings, workers=workers, on_clips=advance)

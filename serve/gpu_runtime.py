@@ -48,6 +48,26 @@ def check_gpu_request(backend: str, precision: str, device: str | None) -> None:
     require_gpu(f"backend {backend!r} on device 'cuda'")
 
 
+def require_gpu_variant(bundle: Bundle, backend: str, precision: str, device: str | None) -> None:
+    """Refuse what this machine or the records of `bundle` rule out, before any video is read; loads nothing.
+
+    Raises:
+        UsageError, MissingDependency, BundleError: as `open_gpu_runtime`, but for what only opening can show.
+    """
+    check_gpu_request(backend, precision, device)
+    if backend in GPU_BACKENDS:
+        from coldframe.export.tensorrt_runtime import admit_engine
+
+        admit_engine(bundle, "tensorrt" if backend == "tensorrt" else "tensorrt_rtx", precision)
+    elif backend == "onnxruntime":
+        _require_graph(bundle, precision)
+
+
+def _require_graph(bundle: Bundle, precision: str) -> None:
+    if precision not in bundle.precisions:
+        raise UsageError(f"{bundle.path} has no {precision} graph; it offers {', '.join(bundle.precisions)}.")
+
+
 def open_gpu_runtime(
     bundle: Bundle | str | os.PathLike[str], backend: str, precision: str, device: str | None, threads: int | None
 ) -> Any:
@@ -84,8 +104,7 @@ def open_gpu_runtime(
 def _onnxruntime(bundle: Bundle, precision: str, threads: int | None) -> Any:
     from coldframe.export.onnx_runtime import OnnxRuntime
 
-    if precision not in bundle.precisions:
-        raise UsageError(f"{bundle.path} has no {precision} graph; it offers {', '.join(bundle.precisions)}.")
+    _require_graph(bundle, precision)
     graph = bundle.graph(precision)
     check_digests(bundle, (graph.name, f"{graph.name}.data"))
     return OnnxRuntime(graph, bundle.config, precision=precision, threads=threads, device="cuda")

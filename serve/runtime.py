@@ -1,44 +1,17 @@
 """Runtime: a bundle made ready to compute. uint8 clips in, tokens out, the same whatever runs underneath."""
 
 import os
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, cast
 
 from coldframe.errors import BundleError, UsageError
 from coldframe.export.bundle_files import Bundle, check_digests, open_bundle
 from coldframe.export.parity import BUDGETS, over_budget, variant
-from coldframe.export.pixels import Clips
-from coldframe.export.tokens import Tokens
-from coldframe.serve.gpu_runtime import GpuBackend, is_gpu_request, open_gpu_runtime
+from coldframe.export.variants import BACKENDS, Backend, Runtime, load_variant, require_offer, variant_files
+from coldframe.serve.gpu_runtime import GpuBackend, is_gpu_request, open_gpu_runtime, require_gpu_variant
 
-Backend = Literal["torch", "onnxruntime"]
-BACKENDS: tuple[Backend, ...] = get_args(Backend)
+__all__ = ["BACKENDS", "PRECISIONS", "Backend", "Runtime", "open_runtime", "require_variant"]
+
 PRECISIONS = tuple(BUDGETS)
-
-
-class Runtime(Protocol):
-    """Something that encodes clips.
-
-    Attributes:
-        backend, precision: what was asked for, and runs; there is no fallback.
-        threads: threads that one call uses.
-    """
-
-    @property
-    def backend(self) -> str: ...
-
-    @property
-    def precision(self) -> str: ...
-
-    @property
-    def threads(self) -> int: ...
-
-    def __call__(self, clips: Clips) -> Tokens:
-        """Encode `clips`, uint8 `(B, T, H, W, 3)` RGB, into fresh arrays; any other input is a UsageError."""
-        ...
-
-    def provenance(self) -> dict[str, str]:
-        """Runtime name and version, provider, threads and processor, for the record of a run."""
-        ...
 
 
 def open_runtime(
@@ -52,7 +25,7 @@ def open_runtime(
 
     Args:
         bundle: an opened bundle, or its path.
-        backend: `onnxruntime` runs the exported graph, `torch` the reference itself.
+        backend: `openvino` and `onnxruntime` run the exported graph, `torch` the reference (`export.variants`).
         precision: arithmetic; one that the bundle offers.
         threads: threads a call; None for one a usable core.
         device: `cpu` or `cuda`; None for the backend's own, the CPU but for `gpu_runtime.GPU_BACKENDS`.
@@ -65,21 +38,36 @@ def open_runtime(
     if is_gpu_request(backend, device):
         gpu: Runtime = open_gpu_runtime(bundle, backend, precision, device, threads)
         return gpu
+    opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
+    require_variant(opened, backend, precision)
+    if (backend, precision) == ("torch", "fp32"):
+        return _reference(opened, threads)
+    known = cast(Backend, backend)  # anything else was refused
+    check_digests(opened, variant_files(known, precision))
+    return load_variant(opened.path, opened.config, known, precision, threads=threads)
+
+
+def require_variant(bundle: Bundle, backend: Backend | GpuBackend, precision: str, device: str | None = None) -> None:
+    """Refuse what `open_runtime` would refuse by the bundle's records alone, before any work; see there."""
+    if is_gpu_request(backend, device):
+        require_gpu_variant(bundle, backend, precision, device)
+        return
     if backend not in BACKENDS:
         raise UsageError(f"backend is {backend!r}; allowed are {', '.join(BACKENDS)}.")
     if precision not in PRECISIONS:
         raise UsageError(f"precision is {precision!r}; allowed are {', '.join(PRECISIONS)}.")
-    opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
-    if precision not in opened.precisions:
+    if precision not in bundle.precisions:
         raise UsageError(
-            f"{opened.path} has no {precision} graph; it offers {', '.join(opened.precisions)}. "
-            "Use one of these, or export the encoder again."
+            f"{bundle.path} has no {precision} graph; it offers {', '.join(bundle.precisions)}. "
+            f"Use one of these, or export the encoder again with --precisions fp32,{precision}."
         )
-    return _torch(opened, threads) if backend == "torch" else _onnxruntime(opened, precision, threads)
+    require_offer(backend, precision)
+    if (backend, precision) != ("torch", "fp32"):  # which parity is measured against
+        _require_parity(bundle, variant(backend, precision), precision)
 
 
-def _torch(bundle: Bundle, threads: int | None) -> Runtime:
-    """The reference. Parity is measured against it, so it has no record of its own."""
+def _reference(bundle: Bundle, threads: int | None) -> Runtime:
+    """The reference itself, whose weights are checked tensor by tensor."""
     from coldframe.export.checkpoint import load_reference, weights_sha256
     from coldframe.export.torch_runtime import TorchRuntime
 
@@ -92,19 +80,12 @@ def _torch(bundle: Bundle, threads: int | None) -> Runtime:
     return TorchRuntime(model, threads=threads)
 
 
-def _onnxruntime(bundle: Bundle, precision: str, threads: int | None) -> Runtime:
-    from coldframe.export.onnx_runtime import OnnxRuntime
-
-    _require_parity(bundle, variant("onnxruntime", precision), precision)
-    graph = bundle.graph(precision)
-    check_digests(bundle, (graph.name, f"{graph.name}.data"))
-    return OnnxRuntime(graph, bundle.config, precision=precision, threads=threads)
-
-
 def _require_parity(bundle: Bundle, key: str, precision: str) -> None:
     record: Any = bundle.parity.get(key)
     if record is None:
-        raise BundleError(f"{bundle.path} has no parity record for {key}, so it is not run. Export it again.")
+        raise BundleError(
+            f"{bundle.path} has no parity record for {key}, so it is not run. Export it again where {key} runs."
+        )
     try:
         misses = over_budget(record, precision)
     except (KeyError, TypeError) as error:

@@ -15,6 +15,7 @@ import coldframe
 from coldframe.errors import VideoError
 from coldframe.serve.clips import VideoCache, VideoClips, read_clips
 from coldframe.serve.container import decoder_version
+from coldframe.serve.gpu_runtime import GpuBackend
 from coldframe.serve.runtime import Backend, Runtime, open_runtime
 from coldframe.serve.tiers import keep_tier
 from coldframe.store import Store, UnitResult, open_store, write_unit
@@ -32,16 +33,18 @@ class RunnerSettings:
 
     Attributes:
         store, bundle: paths.
-        backend: `onnxruntime` or `torch`.
+        backend: runtime of the encoder.
         threads: threads for encoding; decoding uses one.
         batch_clips: clips encoded together.
+        device: `cpu` or `cuda`; None for the backend's own.
     """
 
     store: str
     bundle: str
-    backend: Backend
+    backend: Backend | GpuBackend
     threads: int
     batch_clips: int
+    device: str | None = None
 
 
 @dataclass
@@ -68,6 +71,7 @@ class UnitRunner:
             backend=settings.backend,
             precision=self.store.recipe.precision,
             threads=settings.threads,
+            device=settings.device,
         )
         self._on_clips = on_clips or (lambda count: None)
         self._cache = VideoCache()

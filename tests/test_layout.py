@@ -28,6 +28,7 @@ HEAVY = {
     "av": {"serve/container.py", "src/coldframe/motion.py"},
     "onnx": {"export/graph.py"},
     "onnxruntime": {"export/onnx_runtime.py"},
+    "openvino": {"export/openvino_runtime.py"},
     "pyarrow": {"serve/inputs.py"},
     "tensorrt": {"export/tensorrt_library.py"},
     "tensorrt_rtx": {"export/tensorrt_library.py"},
@@ -107,8 +108,8 @@ def test_heavy_package_is_imported_in_its_place_only(package: str) -> None:
     [
         ("import coldframe.probes.cli", ["av", "onnxruntime", "pyarrow", "coldframe.serve", "coldframe.export"]),
         ("import coldframe.store.cli", ["av", "onnx", "onnxruntime", "pyarrow", "torch"]),
-        ("import coldframe.export", ["av", "onnx", "onnxruntime", "zarr"]),
         ("import coldframe.serve.runtime", ["onnxruntime", "tensorrt", "tensorrt_rtx", "torch"]),
+        ("import coldframe.export", ["av", "onnx", "onnxruntime", "openvino", "zarr"]),
         ("import coldframe.cli", ["torch", "zarr", "numpy"]),
     ],
 )

@@ -1,22 +1,11 @@
 """The `coldframe` command. A subcommand's module is imported only when it is called."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib import import_module
 
 import click
 
 import coldframe
-from coldframe.cli_errors import ColdframeGroup
-
-
-@dataclass(frozen=True, kw_only=True)
-class Subcommand:
-    """Where a command lives, and its help line, so that `coldframe --help` starts without torch."""
-
-    target: str
-    short_help: str
-
+from coldframe.lazy_group import LazyGroup, Subcommand
 
 SUBCOMMANDS: Mapping[str, Subcommand] = {
     "bench": Subcommand(
@@ -43,6 +32,10 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         target="coldframe.store.cli:info_command",
         short_help="Show what a store holds and how complete it is.",
     ),
+    "parity": Subcommand(
+        target="coldframe.export.cli:parity_command",
+        short_help="Measure a bundle again against its PyTorch reference.",
+    ),
     "plan": Subcommand(
         target="coldframe.serve.cli:plan_command",
         short_help="Show what an extraction would do: videos, clips, bytes and hours.",
@@ -54,26 +47,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
 }
 
 
-class LazyGroup(ColdframeGroup):
-    """A group whose subcommands are listed in `SUBCOMMANDS`."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(SUBCOMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in SUBCOMMANDS:
-            return None
-        module, name = SUBCOMMANDS[cmd_name].target.split(":")
-        command = getattr(import_module(module), name)
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, SUBCOMMANDS[name].short_help) for name in self.list_commands(ctx)])
-
-
-@click.group("coldframe", cls=LazyGroup)
+@click.group("coldframe", cls=LazyGroup, subcommands=SUBCOMMANDS)
 @click.version_option(coldframe.__version__, prog_name="coldframe")
 def main() -> None:
     """Turn videos into a store of frozen-encoder tokens that can be trusted.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from coldframe.errors import MissingDependency, UsageError
+from coldframe.errors import UsageError
 from coldframe.export.checkpoint import save_reference
 from coldframe.export.cli import export_command
 from coldframe.export.levjepa import LeVJEPA
@@ -99,18 +99,34 @@ def test_package_and_its_names_load_without_onnx_and_onnxruntime() -> None:
     assert "export_bundle" in run.stdout
 
 
-@pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
-def test_export_without_a_package_names_the_extra_and_leaves_nothing(package: str, tmp_path: Path) -> None:
-    code = f"""
+EXPORT = """
 from coldframe.export import export_bundle
 try:
-    export_bundle("levjepa-nano", {str(tmp_path / "b")!r}, random_init=0)
+    print(export_bundle("levjepa-nano", {out!r}, random_init=0).parity.keys())
 except Exception as error:
     print(type(error).__name__, error)
 """
-    run = run_blocked([package], code)
-    assert run.stdout.strip() == f"MissingDependency {MissingDependency(package, 'cpu')}"
+
+
+@pytest.mark.parametrize(
+    ("blocked", "message"),
+    [
+        (["onnx"], "onnx is not installed"),
+        (["onnxruntime", "openvino"], "a runtime that could measure fp32 (onnxruntime is not installed."),
+    ],
+)
+def test_export_without_a_package_names_the_extra_and_leaves_nothing(
+    blocked: list[str], message: str, tmp_path: Path
+) -> None:
+    run = run_blocked(blocked, EXPORT.format(out=str(tmp_path / "b")))
+    assert run.stdout.startswith(f"MissingDependency {message}")
+    assert "pip install 'coldframe[cpu]'" in run.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_export_measures_what_is_installed(tmp_path: Path) -> None:
+    run = run_blocked(["openvino"], EXPORT.format(out=str(tmp_path / "b")))
+    assert run.stdout.strip() == "dict_keys(['onnxruntime/fp32'])"
 
 
 def test_package_names_are_exactly_those_listed() -> None:

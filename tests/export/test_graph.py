@@ -12,7 +12,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from coldframe.errors import BundleError, UsageError
+from coldframe.errors import BundleError
 from coldframe.export.checkpoint import load_reference, load_state
 from coldframe.export.config import SIZES, LeVJEPAConfig
 from coldframe.export.graph import write_graph
@@ -214,90 +214,3 @@ def test_graph_that_is_no_graph_is_refused(tmp_path: Path) -> None:
     (tmp_path / "g.onnx").write_bytes(b"no graph")
     with pytest.raises(BundleError, match="cannot be loaded by ONNX Runtime"):
         OnnxRuntime(tmp_path / "g.onnx", TINY)
-
-
-# --- runtimes: one contract for both -----------------------------------------------------------
-
-
-@pytest.fixture(params=["torch", "onnxruntime"])
-def runtime(request: pytest.FixtureRequest, tiny_model: LeVJEPA, tiny_onnx: OnnxRuntime) -> TorchRuntime | OnnxRuntime:
-    return tiny_onnx if request.param == "onnxruntime" else TorchRuntime(tiny_model, threads=1)
-
-
-def test_runtime_gives_fresh_float32_arrays(runtime: TorchRuntime | OnnxRuntime) -> None:
-    first = runtime(random_clips(TINY, 2))
-    kept = first.cls.copy(), first.patch.copy()
-    second = runtime(random_clips(TINY, 2, seed=1))
-    assert np.array_equal(first.cls, kept[0])
-    assert np.array_equal(first.patch, kept[1])
-    for a in (first.cls, first.patch):
-        assert a.dtype == np.float32
-        assert not any(np.shares_memory(a, b) for b in (second.cls, second.patch))
-    assert not np.shares_memory(first.cls, first.patch)
-    assert repr(first) == "Tokens(cls=(2, 48), patch=(2, 4, 2, 2, 48), float32)"
-    assert len(first) == 2
-
-
-def test_layout_in_memory_does_not_matter(runtime: TorchRuntime | OnnxRuntime) -> None:
-    clips = random_clips(TINY, 2)
-    expected = runtime(clips)
-    turned = np.ascontiguousarray(clips.transpose(0, 1, 4, 3, 2)).transpose(0, 1, 4, 3, 2)
-    assert not turned.flags.c_contiguous
-    frozen = clips.copy()
-    frozen.setflags(write=False)
-    assert largest_difference(runtime(turned), expected) == 0
-    assert largest_difference(runtime(frozen), expected) == 0
-    assert largest_difference(runtime(random_clips(TINY, 4)[::2]), runtime(random_clips(TINY, 4)[[0, 2]])) == 0
-
-
-@pytest.mark.parametrize(
-    ("clips", "match"),
-    [
-        (np.zeros((1, 4, 32, 32, 3), np.float32), "clips is float32; wanted is a uint8 array"),
-        ([[0]], "clips is a list"),
-        (np.zeros((4, 32, 32, 3), np.uint8), "five axes"),
-        (np.zeros((1, 4, 3, 32, 32), np.uint8), "H is 3, not 32, the colour axis is 32, not 3"),
-        (np.zeros((1, 3, 4, 32, 32), np.uint8), "T is 3, not 4"),
-        (np.zeros((1, 5, 32, 32, 3), np.uint8), "T is 5, not 4"),
-        (np.zeros((1, 4, 48, 32, 3), np.uint8), "H is 48, not 32"),
-        (np.zeros((1, 4, 32, 32, 4), np.uint8), "the colour axis is 4, not 3"),
-        (np.zeros((0, 4, 32, 32, 3), np.uint8), "clips is empty"),
-    ],
-)
-def test_other_input_is_refused_by_name(runtime: TorchRuntime | OnnxRuntime, clips: object, match: str) -> None:
-    with pytest.raises(UsageError, match=match):
-        runtime(clips)  # type: ignore[arg-type]
-
-
-def test_runtime_says_what_computes(runtime: TorchRuntime | OnnxRuntime) -> None:
-    facts = runtime.provenance()
-    assert facts["runtime"].startswith(f"{'torch' if runtime.backend == 'torch' else 'onnxruntime'} ")
-    assert facts["provider"] == ("cpu" if runtime.backend == "torch" else "CPUExecutionProvider")
-    assert facts["threads"] == "1"
-    assert facts["cpu"]
-
-
-def test_torch_uses_its_threads_and_puts_the_count_back(tiny_model: LeVJEPA) -> None:
-    before, during = torch.get_num_threads(), []
-    hook = tiny_model.encoder.norm.register_forward_hook(lambda *_: during.append(torch.get_num_threads()))
-    TorchRuntime(tiny_model, threads=before + 1)(random_clips(TINY, 1))
-    hook.remove()
-    assert during == [before + 1]
-    assert torch.get_num_threads() == before
-
-
-def test_onnxruntime_starts_no_more_threads_than_asked(tiny_graph: Path) -> None:
-    for threads in (1, 3):
-        before = len(list(Path("/proc/self/task").iterdir()))
-        kept = OnnxRuntime(tiny_graph, TINY, threads=threads)
-        kept(random_clips(TINY, 1))
-        assert len(list(Path("/proc/self/task").iterdir())) - before == threads - 1  # the caller is one of them
-        del kept
-
-
-@pytest.mark.parametrize("threads", [0, -1, 1.5, True])
-def test_other_thread_counts_are_refused(tiny_model: LeVJEPA, tiny_graph: Path, threads: int) -> None:
-    with pytest.raises(UsageError, match="threads is"):
-        TorchRuntime(tiny_model, threads=threads)
-    with pytest.raises(UsageError, match="threads is"):
-        OnnxRuntime(tiny_graph, TINY, threads=threads)

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import coldframe
-from coldframe.probes.cli import main
+from coldframe.probe_cli import main
 from tests.probes.memory import MemoryStore, separable_store
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from coldframe.probes.cli import main
+from coldframe.probe_cli import main
 from coldframe.store import Store, create_store, open_store, write_unit
 from coldframe.store.plan import Column
 from coldframe.store.schema import Tokens

@@ -9,15 +9,21 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from click.testing import CliRunner
 
+from coldframe.cli import main
 from coldframe.errors import BundleError, MissingDependency, UsageError
 from coldframe.export import Bundle, export_bundle, onnx_runtime, save_reference, torch_cuda
 from coldframe.export.cuda import Gpu
+from coldframe.export.engine import engine_spec, write_engine
 from coldframe.export.frame_attention import PerFrameEncoder
 from coldframe.export.gpu_runtime import GpuRuntime
 from coldframe.export.levjepa import LeVJEPA
 from coldframe.export.onnx_runtime import OnnxRuntime
+from coldframe.export.tensorrt_library import load_library
 from coldframe.export.torch_cuda import TorchEncode
+from coldframe.progress import progress_bar
+from coldframe.serve.extract import extract, make_recipe
 from coldframe.serve.runtime import open_runtime
 from tests.export.conftest import TINY, lively_model, random_clips
 
@@ -103,6 +109,59 @@ def test_impossible_request_is_refused(arguments: dict[str, Any], match: str) ->
 
 def test_cpu_can_be_named(bundle: Bundle) -> None:
     assert open_runtime(bundle, device="cpu").provenance()["provider"] == "CPUExecutionProvider"
+
+
+# --- before any video is read (field case 34) ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_reading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder with a video whose planning would fail the test."""
+
+    def planning(*arguments: Any, **options: Any) -> Any:
+        raise AssertionError("a video was read")
+
+    monkeypatch.setattr("coldframe.serve.cli.plan_videos", planning)
+    monkeypatch.setattr("coldframe.serve.extract.plan_videos", planning)
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos" / "v.mp4").write_bytes(b"not looked at")
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", ["plan", "extract"])
+@pytest.mark.parametrize("options", [["--backend", "torch", "--device", "cuda"], ["--backend", "tensorrt_rtx"]])
+def test_commands_refuse_a_gpu_that_is_not_there(
+    bundle: Bundle, no_gpu: None, no_reading: Path, command: str, options: list[str]
+) -> None:
+    arguments = [command, str(no_reading / "videos"), "--encoder", str(bundle.path), *options]
+    store = ["--store", str(no_reading / "s.zarr")] if command == "extract" else []
+    result = CliRunner().invoke(main, [*arguments, *store])
+    assert result.exit_code == 2
+    assert "there is no usable GPU here" in result.stderr
+    assert not (no_reading / "s.zarr").exists()
+
+
+def test_extraction_refuses_an_engine_for_another_gpu(
+    bundle: Bundle, no_reading: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coldframe.export.cuda.find_gpu", lambda: H200)
+    version = load_library("tensorrt_rtx").__version__
+    facts: dict[str, Any] = {"flavour": "tensorrt_rtx", "precision": "fp32", "compute_capability": "8.9"}
+    engine = write_engine(bundle, engine_spec(bundle, version=version, **facts), b"plan")
+    try:
+        with pytest.raises(
+            BundleError, match=r"compute_capability is .8\.9., here it is .9\.0.*coldframe build-engine"
+        ):
+            extract(
+                [],
+                bundle,
+                str(no_reading / "s.zarr"),
+                make_recipe(bundle),
+                progress=progress_bar,
+                backend="tensorrt_rtx",
+            )
+    finally:
+        engine.path.with_name(f"{engine.path.name}.json").unlink()
 
 
 # --- admission by parity, with the CPU in the GPU's place ----------------------------------------------------------
