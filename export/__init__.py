@@ -15,14 +15,17 @@ if TYPE_CHECKING:
     from coldframe.export.families import load_encoder
     from coldframe.export.geometry import Geometry
     from coldframe.export.levjepa import LeVJEPA
+    from coldframe.export.stream import FrameTokens, StreamEncoder
     from coldframe.export.tokens import Tokens
 
 __all__ = [
     "SIZES",
     "Bundle",
+    "FrameTokens",
     "Geometry",
     "LeVJEPA",
     "LeVJEPAConfig",
+    "StreamEncoder",
     "Tokens",
     "export_bundle",
     "load_encoder",
@@ -37,8 +40,10 @@ _HOMES = {
     "SIZES": "config",
     "Bundle": "bundle_files",
     "Geometry": "geometry",
+    "FrameTokens": "stream",
     "LeVJEPA": "levjepa",
     "LeVJEPAConfig": "config",
+    "StreamEncoder": "stream",
     "Tokens": "tokens",
     "export_bundle": "bundle",
     "load_encoder": "families",

@@ -264,11 +264,12 @@ class _EncoderGraph:
         writer, config = self.writer, self.config
         side, shape = config.patch_size, self.geometry
         cut = writer.integers(0, shape.frames, shape.rows, side, shape.cols, side, 3)
-        pieces = writer.node("Reshape", "clips", cut, name="patches.cut")
+        # First of all, because TensorRT takes uint8 as an input and as what is cast, but in no other operator.
+        pixels = writer.node("Cast", "clips", name="pixels", to=TensorProto.FLOAT)
+        pieces = writer.node("Reshape", pixels, cut, name="patches.cut")
         pieces = writer.node("Transpose", pieces, name="patches.order", perm=[0, 1, 2, 4, 3, 5, 6])
         flat = writer.integers(0, self.patches, side * side * 3)
-        pieces = writer.node("Reshape", pieces, flat, name="patches")  # (B, n - 1, side * side * 3), still uint8
-        pixels = writer.node("Cast", pieces, name="pixels", to=TensorProto.FLOAT)
+        pixels = writer.node("Reshape", pieces, flat, name="patches")  # (B, n - 1, side * side * 3)
         mean = np.tile(np.multiply(IMAGENET_MEAN, 255), side * side)
         scale = np.tile(1 / np.multiply(IMAGENET_STD, 255), side * side)
         pixels = writer.node("Sub", pixels, writer.weight("pixels.mean", mean), name="pixels.centred")

@@ -11,6 +11,7 @@ from coldframe.export import Bundle, open_bundle
 from coldframe.progress import progress_bar
 from coldframe.serve.estimate import Estimate, estimate
 from coldframe.serve.extract import Extraction, extract, make_recipe, plan_videos, token_geometry
+from coldframe.serve.gpu_runtime import DEVICES, GPU_BACKENDS, GpuBackend
 from coldframe.serve.inputs import Inputs, collect_inputs, passed_over
 from coldframe.serve.readers import DECODERS, DecoderName
 from coldframe.serve.runtime import BACKENDS, PRECISIONS, Backend, require_variant
@@ -60,10 +61,15 @@ def recipe_options(command: Command) -> Command:
         ),
         click.option(
             "--backend",
-            type=click.Choice(BACKENDS),
+            type=click.Choice([*BACKENDS, *GPU_BACKENDS]),
             default="onnxruntime",
             show_default=True,
             help="Runtime of the encoder.",
+        ),
+        click.option(
+            "--device",
+            type=click.Choice(DEVICES),
+            help="Where the encoder runs; cuda without a GPU is an error.  [default: cpu, or cuda for tensorrt]",
         ),
         click.option(
             "--precision",
@@ -92,14 +98,16 @@ def _prepare(paths: tuple[str, ...], encoder: str, options: dict[str, Any]) -> t
         control=options["control"],
         precision=options["precision"],
     )
-    require_variant(bundle, options["backend"], recipe.precision)
+    require_variant(bundle, options["backend"], recipe.precision, options["device"])
     token_geometry(bundle, recipe.tokens)  # refuses a tier that the encoder's grid cannot give, before any work
     return bundle, recipe, collect_inputs(paths)
 
 
 @click.command("plan")
 @recipe_options
-def plan_command(paths: tuple[str, ...], encoder: str, backend: Backend, as_json: bool, **options: Any) -> None:
+def plan_command(
+    paths: tuple[str, ...], encoder: str, backend: Backend | GpuBackend, as_json: bool, **options: Any
+) -> None:
     """Show what an extraction would do: videos, clips, bytes and hours. Nothing is written.
 
     PATH is a video, a folder, or a .csv or .parquet manifest with a `path` column and optional `source`, `label` and
@@ -112,7 +120,7 @@ def plan_command(paths: tuple[str, ...], encoder: str, backend: Backend, as_json
     """
     bundle, recipe, inputs = _prepare(paths, encoder, {**options, "backend": backend})
     plan = plan_videos(inputs.videos, recipe, progress_bar)
-    found = estimate(plan, bundle, backend=backend)
+    found = estimate(plan, bundle, backend=backend, device=options["device"])
     if as_json:
         answer = {"recipe": recipe.to_dict(), "recipe_id": recipe.recipe_id, "plan_id": plan.plan_id}
         click.echo(json.dumps({**answer, **found.to_dict(), "ignored_files": inputs.ignored}))
@@ -163,7 +171,7 @@ def _plan_text(plan: Plan, found: Estimate, inputs: Inputs, bundle: Bundle) -> s
 def extract_command(
     paths: tuple[str, ...],
     encoder: str,
-    backend: Backend,
+    backend: Backend | GpuBackend,
     as_json: bool,
     store_path: str,
     workers: int,
@@ -192,6 +200,7 @@ def extract_command(
         recipe,
         progress=progress_bar,
         backend=backend,
+        device=options["device"],
         workers=workers,
         batch_clips=batch_clips,
         decoder=decoder,

@@ -11,6 +11,7 @@ from coldframe.errors import UsageError
 from coldframe.export import Bundle
 from coldframe.serve.clips import PyAVReader, VideoClips
 from coldframe.serve.extract import token_geometry
+from coldframe.serve.gpu_runtime import GpuBackend
 from coldframe.serve.runtime import Backend, Runtime, open_runtime
 from coldframe.store.plan import Plan
 from coldframe.store.schema import TOKEN_TIERS, Status
@@ -46,9 +47,9 @@ class Estimate:
         return asdict(self)
 
 
-def estimate(plan: Plan, bundle: Bundle, *, backend: Backend) -> Estimate:
+def estimate(plan: Plan, bundle: Bundle, *, backend: Backend | GpuBackend, device: str | None = None) -> Estimate:
     """Count what `plan` holds and time a few of its clips on this machine, everything in one process."""
-    runtime = open_runtime(bundle, backend=backend, precision=plan.recipe.precision)
+    runtime = open_runtime(bundle, backend=backend, precision=plan.recipe.precision, device=device)
     decode, encode = _calibrate(plan, runtime)
     usable = plan.videos.status == Status.OK
     todo = int((plan.clips.reason == 0).sum())

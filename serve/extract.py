@@ -10,10 +10,11 @@ from typing import Any
 
 from coldframe.errors import ColdframeError, UsageError
 from coldframe.export import Bundle
+from coldframe.serve.gpu_runtime import GpuBackend
 from coldframe.serve.inputs import InputVideo
 from coldframe.serve.planner import make_plan
 from coldframe.serve.readers import DecoderName, open_reader
-from coldframe.serve.runtime import Backend
+from coldframe.serve.runtime import Backend, require_variant
 from coldframe.serve.tiers import require_even_grid
 from coldframe.serve.unit import RunnerSettings
 from coldframe.serve.workers import run_units
@@ -116,7 +117,8 @@ def extract(
     recipe: Recipe,
     *,
     progress: Progress,
-    backend: Backend = "onnxruntime",
+    backend: Backend | GpuBackend = "onnxruntime",
+    device: str | None = None,
     workers: int = 1,
     batch_clips: int = 4,
     decoder: DecoderName = "pyav",
@@ -130,6 +132,7 @@ def extract(
         recipe: from `make_recipe`.
         progress: display for the stages, such as `coldframe.progress.progress_bar`.
         backend: runtime (`export.variants`).
+        device: `cpu` or `cuda`; None for the backend's own.
         workers: processes; the processor's cores are shared out among them.
         batch_clips: clips encoded together.
         decoder: `pyav`, `dali` or `dali-cpu` (`open_reader`).
@@ -142,6 +145,7 @@ def extract(
     started = time.perf_counter()
     # a decoder that is not there, or has no GPU, is known before planning
     open_reader(decoder, image_size=recipe.image_size, threads=1).close()
+    require_variant(bundle, backend, recipe.precision, device)
     if os.path.exists(store_path):  # before planning, which can take long
         recipe.require_equal(open_store(store_path).recipe, f"the store {store_path}")
     plan = plan_videos(videos, recipe, progress)
@@ -156,6 +160,7 @@ def extract(
             threads=max(1, len(os.sched_getaffinity(0)) // workers),
             batch_clips=batch_clips,
             decoder=decoder,
+            device=device,
         )
         with progress("Extracting clips", todo) as advance:
             run_units(pending, settings, workers=workers, on_clips=advance)

@@ -1,12 +1,13 @@
 """Runtime: a bundle made ready to compute. uint8 clips in, tokens out, the same whatever runs underneath."""
 
 import os
-from typing import Any
+from typing import Any, cast
 
 from coldframe.errors import BundleError, UsageError
 from coldframe.export.bundle_files import Bundle, check_digests, open_bundle
 from coldframe.export.parity import BUDGETS, over_budget, variant
 from coldframe.export.variants import BACKENDS, Backend, Runtime, load_variant, require_offer, variant_files
+from coldframe.serve.gpu_runtime import GpuBackend, is_gpu_request, open_gpu_runtime, require_gpu_variant
 
 __all__ = ["BACKENDS", "PRECISIONS", "Backend", "Runtime", "open_runtime", "require_variant"]
 
@@ -15,33 +16,42 @@ PRECISIONS = tuple(BUDGETS)
 
 def open_runtime(
     bundle: Bundle | str | os.PathLike[str],
-    backend: Backend = "onnxruntime",
+    backend: Backend | GpuBackend = "onnxruntime",
     precision: str = "fp32",
     threads: int | None = None,
+    device: str | None = None,
 ) -> Runtime:
-    """Open `bundle` for computing, on the CPU. The weights it reads are checked against their digests.
+    """Open `bundle` for computing. The weights it reads are checked against their digests.
 
     Args:
         bundle: an opened bundle, or its path.
         backend: `openvino` and `onnxruntime` run the exported graph, `torch` the reference (`export.variants`).
         precision: arithmetic; one that the bundle offers.
         threads: threads a call; None for one a usable core.
+        device: `cpu` or `cuda`; None for the backend's own, the CPU but for `gpu_runtime.GPU_BACKENDS`.
 
     Raises:
         UsageError: an unknown backend or precision, or one that the bundle does not offer.
         MissingDependency: the backend is not installed.
         BundleError: the bundle is damaged, or this variant has no parity record within budget.
     """
+    if is_gpu_request(backend, device):
+        gpu: Runtime = open_gpu_runtime(bundle, backend, precision, device, threads)
+        return gpu
     opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
     require_variant(opened, backend, precision)
     if (backend, precision) == ("torch", "fp32"):
         return _reference(opened, threads)
-    check_digests(opened, variant_files(backend, precision))
-    return load_variant(opened.path, opened.geometry, backend, precision, threads=threads)
+    known = cast(Backend, backend)  # anything else was refused
+    check_digests(opened, variant_files(known, precision))
+    return load_variant(opened.path, opened.geometry, known, precision, threads=threads)
 
 
-def require_variant(bundle: Bundle, backend: Backend, precision: str) -> None:
-    """Refuse what `open_runtime` would refuse by the bundle's record alone, before any work; see there."""
+def require_variant(bundle: Bundle, backend: Backend | GpuBackend, precision: str, device: str | None = None) -> None:
+    """Refuse what `open_runtime` would refuse by the bundle's records alone, before any work; see there."""
+    if is_gpu_request(backend, device):
+        require_gpu_variant(bundle, backend, precision, device)
+        return
     if backend not in BACKENDS:
         raise UsageError(f"backend is {backend!r}; allowed are {', '.join(BACKENDS)}.")
     if precision not in PRECISIONS:

@@ -17,6 +17,7 @@ from coldframe.serve.clips import Answer, ClipReader, VideoClips
 from coldframe.serve.control import frame_order, window_name
 from coldframe.serve.decode_process import STALL_SECONDS
 from coldframe.serve.frame_cache import FrameCache
+from coldframe.serve.gpu_runtime import GpuBackend
 from coldframe.serve.readers import DecoderName, open_reader
 from coldframe.serve.runtime import Backend, Runtime, open_runtime
 from coldframe.serve.tiers import keep_tier
@@ -38,15 +39,17 @@ class RunnerSettings:
         threads: threads for encoding; decoding uses one, in a process of its own.
         batch_clips: clips encoded together.
         decoder: `pyav`, `dali` or `dali-cpu` (`open_reader`).
+        device: `cpu` or `cuda`; None for the backend's own.
     """
 
     store: str
     bundle: str
-    backend: Backend
+    backend: Backend | GpuBackend
     threads: int
     batch_clips: int
     stall_seconds: float = STALL_SECONDS
     decoder: DecoderName = "pyav"
+    device: str | None = None
 
 
 @dataclass
@@ -72,6 +75,7 @@ class UnitRunner:
             backend=settings.backend,
             precision=self.store.recipe.precision,
             threads=settings.threads,
+            device=settings.device,
         )
         self.runtime: Runtime = FrameCache(runtime) if self.store.recipe.attention == "per_frame" else runtime
         self._on_clips = on_clips or (lambda count: None)

@@ -32,6 +32,8 @@ HEAVY = {
     "pyarrow": {"serve/inputs.py", "store/convert.py"},
     "sklearn": {"bench/probe.py"},
     "openvino": {"export/openvino_runtime.py"},
+    "tensorrt": {"export/tensorrt_library.py"},
+    "tensorrt_rtx": {"export/tensorrt_library.py"},
 }
 
 
@@ -108,6 +110,7 @@ def test_heavy_package_is_imported_in_its_place_only(package: str) -> None:
     [
         ("import coldframe.probes.cli", ["av", "onnxruntime", "pyarrow", "coldframe.serve", "coldframe.export"]),
         ("import coldframe.store.cli", ["av", "onnx", "onnxruntime", "pyarrow", "torch"]),
+        ("import coldframe.serve.runtime", ["onnxruntime", "tensorrt", "tensorrt_rtx", "torch"]),
         ("import coldframe.export", ["av", "onnx", "onnxruntime", "openvino", "zarr"]),
         ("import coldframe.cli", ["torch", "zarr", "numpy"]),
     ],

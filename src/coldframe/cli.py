@@ -12,6 +12,10 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         target="coldframe.bench.cli:bench_command",
         short_help="Measure a stage's rate, its floor on this machine and their ratio.",
     ),
+    "build-engine": Subcommand(
+        target="coldframe.export.engine_cli:build_engine_command",
+        short_help="Build a TensorRT engine from a bundle's graph, into the bundle.",
+    ),
     "convert": Subcommand(
         target="coldframe.store.convert_cli:convert_command",
         short_help="Write the ok rows of a store in a format that other tools read.",
