@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any, TypeVar
@@ -179,20 +179,22 @@ def _serve(connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's interrupt reaches the parent, which ends this
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a result here, not a thing to debug
     heartbeat.watched_by(lambda: _send_message(connection, (_BEAT, None)))
-    connection.send("ready")
-    while True:
-        try:
-            job, arguments = connection.recv()
-        except EOFError:
-            return
-        try:
-            for answer in job(*arguments):
-                _send_message(connection, (_ANSWER, answer))
-            _send_message(connection, (_DONE, None))
-        except BrokenPipeError:
-            return
-        except Exception as error:
-            _send_message(connection, (_ERROR, _portable(error)))
+    # a parent that is gone, whenever that shows, is no error of this process
+    with suppress(BrokenPipeError, ConnectionResetError, EOFError):
+        connection.send("ready")
+        while True:
+            _answer(connection, *connection.recv())
+
+
+def _answer(connection: Connection, job: Callable[..., Iterable[object]], arguments: tuple[object, ...]) -> None:
+    try:
+        for answer in job(*arguments):
+            _send_message(connection, (_ANSWER, answer))
+        _send_message(connection, (_DONE, None))
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        _send_message(connection, (_ERROR, _portable(error)))
 
 
 def _die_with_parent() -> None:

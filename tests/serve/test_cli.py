@@ -38,6 +38,8 @@ def test_plan_shows_clips_bytes_and_time_and_writes_nothing(tmp_path: Path, bund
         "cls+mean": 3 * 48 * 2 * 17,
         "cls+grid7": 3 * 48 * 2 * 17,
         "full": 3 * 48 * 2 * 65,
+        "mean": 3 * 48 * 2 * 16,
+        "grid7": 3 * 48 * 2 * 16,
     }
     slowest = max(found["decode_seconds_per_clip"], found["encode_seconds_per_clip"])
     assert found["hours"] == pytest.approx(3 * slowest / 3600)

@@ -22,11 +22,11 @@ from coldframe.progress import progress_bar
 from coldframe.serve import clips as clips_module
 from coldframe.serve import extract as extract_module
 from coldframe.serve import planner as planner_module
-from coldframe.serve import readers as readers_module
-from coldframe.serve.clips import PyAVReader, VideoCache, VideoClips, read_clips
+from coldframe.serve.clips import VideoCache, VideoClips, read_clips
 from coldframe.serve.decode_process import DecodeProcess
 from coldframe.serve.extract import Extraction, extract, make_recipe
 from coldframe.serve.inputs import collect_inputs
+from coldframe.serve.unit import RunnerSettings
 from coldframe.store import Status, Store, committed_units, open_store, summarise, verify_store
 from tests.serve import inline, stubs
 
@@ -234,7 +234,7 @@ def test_disk_that_is_too_small_is_refused_before_any_work(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)._replace(free=10)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(ColdframeError, match=r"needs 26\.3 kB, .* has 10 B free"):
+    with pytest.raises(ColdframeError, match=r"needs 25\.0 kB, .* has 10 B free"):
         run(barcodes(70, 0), bundle, tmp_path / "s.zarr")
     assert not (tmp_path / "s.zarr").exists()
 
@@ -245,7 +245,7 @@ def test_videos_that_hang_or_crash_the_decoder_cost_their_own_rows(
     folder = corpus(tmp_path / "c", barcodes)
     run(folder, bundle, tmp_path / "whole")
     monkeypatch.setattr(clips_module, "read_in_child", stubs.read_badly)
-    monkeypatch.setattr(readers_module, "PyAVReader", partial(PyAVReader, stall_seconds=4.0))
+    monkeypatch.setattr(extract_module, "RunnerSettings", partial(RunnerSettings, stall_seconds=4.0))
     done = run(folder, bundle, tmp_path / "s.zarr")
     assert (done.rows, done.ok, done.failed) == (18, 14, 4)
     store, whole = open_store(tmp_path / "s.zarr"), open_store(tmp_path / "whole")
