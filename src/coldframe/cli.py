@@ -26,7 +26,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     ),
     "doctor": Subcommand(
         target="coldframe.serve.doctor_cli:doctor_command",
-        short_help="Report the machine, and which decoder to trust with which videos.",
+        short_help="Report the machine, and which decoder to trust with which files.",
     ),
     "export": Subcommand(
         target="coldframe.export.cli:export_command",
