@@ -6,10 +6,10 @@ from numpy.typing import NDArray
 
 from coldframe.errors import UsageError
 from coldframe.export.encoder import Encoder
+from coldframe.export.frame_attention import PerFrameEncoder
 from coldframe.export.geometry import Geometry
 from coldframe.export.host import check_threads, cpu_model
 from coldframe.export.levjepa import LeVJEPA
-from coldframe.export.per_frame import PerFrameEncoder
 from coldframe.export.pixels import IMAGENET_MEAN, IMAGENET_STD, Clips, check_clips
 from coldframe.export.tokens import Tokens
 
@@ -22,7 +22,7 @@ class TorchRuntime:
     Args:
         model: the reference, in eval mode.
         geometry: sizes and layers of the export; None for those that the model was released with.
-        precision: `fp32` runs the reference as it is, `bf16` its per-frame form with float32 sums (`per_frame`).
+        precision: `fp32` runs the reference as it is, `bf16` its per-frame form with float32 sums (`frame_attention`).
         threads: threads for one call; None for one a usable core. PyTorch's count is global to the process:
             it is set for the call and put back.
 
