@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+import numpy as np
 
 from coldframe.cli_errors import one_line
 from coldframe.export import Bundle, open_bundle
@@ -149,10 +150,10 @@ def _plan_text(plan: Plan, found: Estimate, inputs: Inputs, bundle: Bundle) -> s
         if plan.videos.status[video] != Status.OK:
             lines.append(f"unusable  {one_line(f'{plan.videos.path[video]}: {plan.videos.error[video]}')}")
         elif plan.videos.flags[video] & Flag.TRUNCATED:
-            lines.append(
-                f"cut short {one_line(plan.videos.path[video])}: {plan.videos.duration_s[video]:.2f} s are usable; "
-                f"the header promises {plan.videos.promised_s[video]:.2f} s"
-            )
+            promised = plan.videos.promised_s[video]
+            stated = f"; the header promises {promised:.2f} s" if np.isfinite(promised) else ""
+            usable = f"{plan.videos.duration_s[video]:.2f} s are usable{stated}"
+            lines.append(f"cut short {one_line(plan.videos.path[video])}: {usable}")
     return "\n".join(lines)
 
 

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from coldframe.cli import main
 from coldframe.export import Bundle
 from coldframe.store import open_store
+from tests.barcode import cut, write_video
 
 Barcodes = Callable[[int, int], Path]
 
@@ -154,3 +155,14 @@ def _obey_permissions() -> None:
     """Give up root's right to write where permissions forbid it, for the program that is executed next."""
     drop_from_bounding_set, dac_override = 24, 1
     assert ctypes.CDLL(None).prctl(drop_from_bounding_set, dac_override, 0, 0, 0) == 0
+
+
+def test_plan_says_what_a_cut_file_still_has(tmp_path: Path, bundle: Bundle, barcodes: Barcodes) -> None:
+    whole = write_video(tmp_path / "whole.mkv", 120)
+    cut(whole, tmp_path / "cut.mkv", 0.6)
+    whole.unlink()
+    result = coldframe("plan", tmp_path, "--encoder", bundle.path)
+    assert result.exit_code == 0, result.output
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("cut short")]
+    assert "cut.mkv: 2." in line  # about 60 % of 4 s
+    assert "nan" not in line
