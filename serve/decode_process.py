@@ -36,9 +36,9 @@ _BEAT, _ANSWER, _ERROR, _DONE = "beat", "answer", "error", "done"
 
 # Children are forked from a server that imported this once and runs no thread; forking this process, with the
 # threads of FFmpeg, OpenMP and the runtimes, would copy locks that nobody releases.
-_PRELOAD = ["av", "coldframe.serve.clips", "coldframe.serve.survey"]
+PRELOAD = ["av", "coldframe.serve.clips", "coldframe.serve.survey"]
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(_PRELOAD)
+_context.set_forkserver_preload(PRELOAD)
 _start_lock = threading.Lock()
 
 

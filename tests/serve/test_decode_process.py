@@ -22,7 +22,7 @@ from tests.serve import stubs
 
 @pytest.fixture
 def process() -> Iterator[DecodeProcess]:
-    made = DecodeProcess(stall_seconds=1.0)
+    made = DecodeProcess(stall_seconds=3.0)
     yield made
     made.close()
 
@@ -54,19 +54,19 @@ def test_a_hang_costs_its_job_only(process: DecodeProcess) -> None:
     started = time.monotonic()
     answers, error = outcome(process, stubs.hang_after, 3)
     assert (answers, error.reason) == ([0, 1, 2], "timeout")
-    assert "did not get on for 1 s" in str(error)
+    assert "did not get on for 3 s" in str(error)
     assert time.monotonic() - started < 10
     assert list(process.run(stubs.count_to, 2)) == [0, 1]
 
 
 def test_what_gets_on_may_take_long(process: DecodeProcess) -> None:
-    assert list(process.run(stubs.get_on_slowly, 2.5)) == [1]
+    assert list(process.run(stubs.get_on_slowly, 5.0)) == [1]
 
 
 def test_a_slow_receiver_is_no_hang(process: DecodeProcess) -> None:
     received = []
     for number, _ in process.run(stubs.pictures, 4):
-        time.sleep(0.6)
+        time.sleep(1.0)
         received.append(number)
     assert received == list(range(4))
 

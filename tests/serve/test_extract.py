@@ -28,6 +28,7 @@ from coldframe.serve.extract import Extraction, extract, make_recipe
 from coldframe.serve.inputs import collect_inputs
 from coldframe.serve.unit import RunnerSettings
 from coldframe.store import Status, Store, committed_units, open_store, summarise, verify_store
+from tests.forkserver import CONTEXT
 from tests.serve import inline, stubs
 
 Barcodes = Callable[[int, int], Path]
@@ -142,11 +143,9 @@ def test_twenty_kills_and_resumes_give_the_uninterrupted_store(
     run(folder, bundle, tmp_path / "whole")
     wanted = contents(tmp_path / "whole")
     # forkserver: a child starts in milliseconds, so that kills fall into the work and not into imports
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["coldframe.serve.extract", "coldframe.export.onnx_runtime", "torch", "zarr"])
 
     def start(store: Path) -> multiprocessing.process.BaseProcess:
-        child = context.Process(target=_extract_in_child, args=(folder, bundle.path, store))
+        child = CONTEXT.Process(target=_extract_in_child, args=(folder, bundle.path, store))
         child.start()
         return child
 

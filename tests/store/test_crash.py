@@ -1,7 +1,6 @@
 """Many writers, killed writers and full disks. Each worker is a process of its own."""
 
 import hashlib
-import multiprocessing
 import random
 import resource
 import signal
@@ -27,11 +26,10 @@ from coldframe.store import (
     verify_store,
     write_unit,
 )
+from tests.forkserver import CONTEXT
 from tests.store.plans import ENCODER, row_tokens, small_geometry, small_plan, small_result
 
 # the server imports the store once, so that a worker starts in milliseconds
-CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["coldframe.store", "tests.store.plans"])
 
 
 def new_store(path: Path, clips: Sequence[int] = (100, 0, 90, 60)) -> Store:
