@@ -46,6 +46,15 @@ class Budget:
     response_min: float
 
 
+# One budget for both 16-bit precisions.
+_HALF = Budget(
+    cls_cosine=0.9995,
+    patch_cosine_mean=0.9995,
+    patch_cosine_worst=0.998,
+    relative_max_abs=0.05,
+    prefix_max_abs=1e-5,
+    response_min=1e-4,
+)
 # Cosines are the promise of each tier. The other limits catch what cosines do not see:
 #   relative_max_abs  a wrong scale. Both sides add the same numbers in another order (fp32, 24 blocks stay near 1e-6);
 #                     11 and 8 bits of mantissa gave 2e-3 and 6e-3 on random weights, and real ones have outliers.
@@ -59,22 +68,8 @@ BUDGETS: dict[str, Budget] = {
         prefix_max_abs=1e-5,
         response_min=1e-4,
     ),
-    "fp16": Budget(
-        cls_cosine=0.9995,
-        patch_cosine_mean=0.9995,
-        patch_cosine_worst=0.998,
-        relative_max_abs=0.05,
-        prefix_max_abs=1e-5,
-        response_min=1e-4,
-    ),
-    "bf16": Budget(
-        cls_cosine=0.9995,
-        patch_cosine_mean=0.9995,
-        patch_cosine_worst=0.998,
-        relative_max_abs=0.05,
-        prefix_max_abs=1e-5,
-        response_min=1e-4,
-    ),
+    "fp16": _HALF,
+    "bf16": _HALF,
 }
 _AT_LEAST = ("cls_cosine", "patch_cosine_mean", "patch_cosine_worst")
 _PATCH_MEASURES = ("patch_cosine_mean", "patch_cosine_worst", "relative_max_abs", "max_abs")
