@@ -124,7 +124,7 @@ class UnitRunner:
         ahead = 2 * self.settings.batch_clips
         with (
             _Writer() as writer,
-            ClipStream(units, self._videos_of, self._readers, ahead=ahead) as answers,
+            ClipStream(units, self.videos_of, self._readers, ahead=ahead) as answers,
         ):
             for filled, end in self._fill(answers):
                 writer.hand_over(self._commit, filled, end)
@@ -179,7 +179,7 @@ class UnitRunner:
         self._on_clips(len(known))
         return filled
 
-    def _videos_of(self, unit: int) -> list[VideoClips]:
+    def videos_of(self, unit: int) -> list[VideoClips]:
         """What of `unit` is to be decoded, a video at a time."""
         todo = []
         for video, numbers in groupby(self.store.unit_range(unit), key=lambda row: int(self._video[row])):
@@ -252,27 +252,31 @@ class _Writer:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        # not the thread's own `join`, which takes the thread for ended once an interrupt fell into it
+        self._idle = threading.Event()
+        self._idle.set()
 
     def __enter__(self) -> "_Writer":
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if self._thread is not None:
-            self._thread.join()
+        self._idle.wait()
 
     def hand_over(self, commit: Callable[..., None], *arguments: object) -> None:
         """Start `commit(*arguments)` when the one before is done, whose error is raised here."""
         self.wait()
-        self._thread = threading.Thread(target=self._run, args=(commit, arguments), name="write", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, args=(commit, arguments), name="write", daemon=True)
+        self._idle.clear()
+        try:
+            thread.start()
+        except RuntimeError:  # the system allows no more threads; nobody would ever end the wait
+            self._idle.set()
+            raise
 
     def wait(self) -> None:
         """Wait for the last commit and raise its error."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self._idle.wait()
         if self._error is not None:
             raise self._error
 
@@ -284,3 +288,4 @@ class _Writer:
             self._error = error
         finally:
             self.seconds += time.perf_counter() - started
+            self._idle.set()

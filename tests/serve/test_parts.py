@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -67,7 +68,7 @@ def test_parts_in_any_order_give_the_store_of_one_run(tmp_path: Path, bundle: Bu
     whole = run(folder, bundle, tmp_path / "whole")
     order = ["1/3", "2/3", "3/3"]
     random.Random(1).shuffle(order)
-    answers = []
+    answers: list[dict[str, Any]] = []
     for part in order:
         if answers:
             assert Status.ABSENT in open_store(tmp_path / "parts").column("status")
