@@ -15,6 +15,7 @@ KINDS: Mapping[str, str] = {
     "probe": "coldframe.bench.probe:measure",
     "encode": "coldframe.bench.encode:measure",
     "write": "coldframe.bench.write:measure",
+    "pipeline": "coldframe.bench.pipeline:measure",
 }
 
 
@@ -32,6 +33,7 @@ def bench_command(kind: str, quick: bool, as_json: bool) -> None:
     Examples:
       coldframe bench decode
       coldframe bench write
+      coldframe bench pipeline --json
       coldframe bench all --quick --json
     """
     results: list[Result] = []

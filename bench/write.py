@@ -24,6 +24,7 @@ from coldframe.store import (
     write_unit,
 )
 
+_BLOCK_BYTES = 1 << 22
 GEOMETRY = TokenGeometry.for_tier("full", dim=1024, time=16, rows=14, cols=14)
 
 
@@ -92,7 +93,10 @@ def _write_plain(path: Path, values: NDArray[np.float16]) -> None:
         file.write(values.data)
         file.flush()
         os.fsync(file.fileno())
-    path.read_bytes()
+    block = bytearray(_BLOCK_BYTES)  # kept: fresh memory for all of it would cost more than reading
+    with open(path, "rb", buffering=0) as file:
+        while file.readinto(block):
+            continue
 
 
 def _read_plain(path: Path, row: int, size: int) -> NDArray[np.float16]:

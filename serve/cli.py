@@ -11,11 +11,13 @@ from coldframe.cli_errors import one_line
 from coldframe.export import Bundle, open_bundle
 from coldframe.progress import progress_bar
 from coldframe.serve.estimate import Estimate, estimate
-from coldframe.serve.extract import Extraction, extract, make_recipe, plan_videos, token_geometry
+from coldframe.serve.extract import ENGINES, Engine, Extraction, extract, make_recipe, plan_videos, token_geometry
 from coldframe.serve.gpu_runtime import DEVICES, GPU_BACKENDS, GpuBackend
 from coldframe.serve.inputs import Inputs, collect_inputs, passed_over
+from coldframe.serve.parts import Part
 from coldframe.serve.readers import DECODERS, DecoderName
 from coldframe.serve.runtime import BACKENDS, PRECISIONS, Backend, require_variant
+from coldframe.serve.stages import STAGES, StageSeconds
 from coldframe.store.plan import Plan
 from coldframe.store.recipe import CONTROLS, Recipe
 from coldframe.store.schema import TOKEN_TIERS, Flag, Status
@@ -169,6 +171,23 @@ def _plan_text(plan: Plan, found: Estimate, inputs: Inputs, bundle: Bundle) -> s
     show_default=True,
     help="dali: on the GPU. dali-cpu: VP8, VP9 and MJPEG. What DALI would read differently goes to PyAV, recorded.",
 )
+@click.option(
+    "--decoders",
+    type=click.IntRange(1),
+    help="Decode processes a worker.  [default: 1, or one a core with a GPU]",
+)
+@click.option(
+    "--part",
+    metavar="I/N",
+    help="Only the I-th of N equal parts, counted from 1: for job arrays, whose jobs share the store.",
+)
+@click.option(
+    "--engine",
+    type=click.Choice(ENGINES),
+    default="local",
+    show_default=True,
+    help="ray: workers are actors of the cluster at RAY_ADDRESS, or of a new one on this machine.",
+)
 def extract_command(
     paths: tuple[str, ...],
     encoder: str,
@@ -178,12 +197,19 @@ def extract_command(
     workers: int,
     batch_clips: int,
     decoder: DecoderName,
+    decoders: int | None,
+    part: str | None,
+    engine: Engine,
     **options: Any,
 ) -> None:
     """Extract tokens of videos into a Zarr store. Run the same command again to resume after any interruption.
 
     PATH is a video, a folder, or a .csv or .parquet manifest with a `path` column and optional `source`, `label` and
     other columns, which are carried into the store. Every planned clip gets a row: ok, or failed with a reason.
+
+    With --part, a job extracts its part and exits by what is in it; the one that finds all parts there seals the store.
+    Jobs need no contact, but a file system with locks. To index the videos only once, let one job start first. With
+    --engine ray, store, encoder and videos must have the same paths on every node.
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 finished but some inputs failed (`coldframe info S --failures`).
 
@@ -192,7 +218,10 @@ def extract_command(
       coldframe extract videos/ --encoder levjepa-large/ --store videos.zarr
       coldframe extract train.csv --encoder levjepa-large/ --store train.zarr --tokens cls+mean --workers 2
       coldframe extract videos/ --encoder levjepa-large/ --store fast.zarr --backend openvino --precision bf16
+      coldframe extract videos/ --encoder nano/ --store s.zarr --part $SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT
+      RAY_ADDRESS=head:6379 coldframe extract videos/ --encoder nano/ --store s.zarr --engine ray --workers 8
     """
+    share = None if part is None else Part.parse(part)
     bundle, recipe, inputs = _prepare(paths, encoder, {**options, "backend": backend})
     done = extract(
         inputs.videos,
@@ -205,6 +234,9 @@ def extract_command(
         workers=workers,
         batch_clips=batch_clips,
         decoder=decoder,
+        decoders=decoders,
+        part=share,
+        engine=engine,
     )
     click.echo(_extract_json(done, inputs) if as_json else _extract_text(done, bundle))
     raise SystemExit(done.exit_code)
@@ -219,6 +251,9 @@ def _extract_json(done: Extraction, inputs: Inputs) -> str:
             "failed": done.failed,
             "resumed_rows": done.resumed_rows,
             "seconds": round(done.seconds, 3),
+            "stages": done.stages.to_dict(),
+            "part": None if done.part is None else str(done.part),
+            "sealed": done.sealed,
             "ignored_files": inputs.ignored,
         }
     )
@@ -231,6 +266,11 @@ def _extract_text(done: Extraction, bundle: Bundle) -> str:
         f"{store}: {done.rows} rows, {done.ok} ok, {done.failed} failed "
         f"({new} extracted now in {_duration(done.seconds)})"
     ]
+    if done.part is not None:
+        state = "the store is complete" if done.sealed else "other parts are not there yet"
+        lines.append(f"part {done.part} is done; {state}.")
+    if done.stages.bound is not None:
+        lines.append(_stages_text(done.stages))
     if bundle.untrained:
         lines.append(f"{bundle.name} is untrained: these features test the machinery and mean nothing.")
     if bundle.non_commercial:
@@ -238,6 +278,11 @@ def _extract_text(done: Extraction, bundle: Bundle) -> str:
     if done.failed:
         lines.append(f"See what failed and why: coldframe info {store} --failures")
     return "\n".join(lines)
+
+
+def _stages_text(stages: StageSeconds) -> str:
+    shares = [f"{stage} {_duration(getattr(stages, stage))} ({stages.busy(stage):.0%} busy)" for stage in STAGES]
+    return f"stages: {', '.join(shares)}; {stages.bound} bounds"
 
 
 def _duration(seconds: float) -> str:

@@ -6,15 +6,18 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 from coldframe.errors import ColdframeError, UsageError
 from coldframe.export import Bundle
-from coldframe.serve.gpu_runtime import GpuBackend
+from coldframe.serve.cores import share_cores
+from coldframe.serve.gpu_runtime import GpuBackend, is_gpu_request
 from coldframe.serve.inputs import InputVideo
+from coldframe.serve.parts import Part, count_rows, other_videos, require_same_paths, seal_once
 from coldframe.serve.planner import make_plan
 from coldframe.serve.readers import DecoderName, open_reader
 from coldframe.serve.runtime import Backend, require_variant
+from coldframe.serve.stages import StageSeconds
 from coldframe.serve.tiers import require_even_grid
 from coldframe.serve.unit import RunnerSettings
 from coldframe.serve.workers import run_units
@@ -27,6 +30,9 @@ from coldframe.store.text import path_to_text, size_to_text
 # a display for one stage: called with a label and a length, its context yields a function that advances it
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], object]]]
 
+Engine = Literal["local", "ray"]
+ENGINES: tuple[Engine, ...] = get_args(Engine)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Extraction:
@@ -34,9 +40,12 @@ class Extraction:
 
     Attributes:
         store: path of the store.
-        rows, ok, failed: rows planned, extracted and failed; `rows == ok + failed`.
-        resumed_rows: rows that an earlier run had already committed.
+        rows, ok, failed: rows planned, extracted and failed, of the part if there is one; `rows == ok + failed`.
+        resumed_rows: those of them that an earlier run had already committed.
         seconds: wall time of this run.
+        stages: how long each stage was at work.
+        part: the share of the store that this run had; None for all of it.
+        sealed: whether the whole store is complete and this run said so in its summary.
     """
 
     store: str
@@ -45,6 +54,9 @@ class Extraction:
     failed: int
     resumed_rows: int
     seconds: float
+    stages: StageSeconds
+    part: Part | None = None
+    sealed: bool = True
 
     @property
     def exit_code(self) -> int:
@@ -122,6 +134,9 @@ def extract(
     workers: int = 1,
     batch_clips: int = 4,
     decoder: DecoderName = "pyav",
+    decoders: int | None = None,
+    part: Part | None = None,
+    engine: Engine = "local",
 ) -> Extraction:
     """Extract `videos` into the store at `store_path`, or finish what an earlier run began.
 
@@ -133,9 +148,12 @@ def extract(
         progress: display for the stages, such as `coldframe.progress.progress_bar`.
         backend: runtime (`export.variants`).
         device: `cpu` or `cuda`; None for the backend's own.
-        workers: processes; the processor's cores are shared out among them.
+        workers: processes; the processor's cores are shared out among them (`share_cores`).
         batch_clips: clips encoded together.
         decoder: `pyav`, `dali` or `dali-cpu` (`open_reader`).
+        decoders: decode processes a worker; None for a number that suits the device.
+        part: extract only these units, and seal the store only if all others are there.
+        engine: `local`, or `ray`, whose workers are actors anywhere in a cluster.
 
     Raises:
         RecipeMismatch: the store was made with another recipe.
@@ -148,31 +166,54 @@ def extract(
     require_variant(bundle, backend, recipe.precision, device)
     if os.path.exists(store_path):  # before planning, which can take long
         recipe.require_equal(open_store(store_path).recipe, f"the store {store_path}")
-    plan = plan_videos(videos, recipe, progress)
-    store = _store_for(plan, bundle, store_path)
-    with store.lock():
-        pending = pending_units(store)
+    store = _open_or_create(videos, bundle, store_path, recipe, progress, part)
+    units = range(store.unit_count) if part is None else part.units(store.unit_count)
+    with store.lock(None if part is None else units):
+        pending = [unit for unit in pending_units(store) if unit in units]
         todo = sum(len(store.unit_range(unit)) for unit in pending)
+        cores = share_cores(workers=workers, on_gpu=is_gpu_request(backend, device), decoders=decoders)
         settings = RunnerSettings(
             store=store_path,
             bundle=str(bundle.path),
             backend=backend,
-            threads=max(1, len(os.sched_getaffinity(0)) // workers),
+            threads=cores.threads,
             batch_clips=batch_clips,
             decoder=decoder,
             device=device,
+            decoders=cores.decoders if decoder == "pyav" else decoders or 1,
         )
         with progress("Extracting clips", todo) as advance:
-            run_units(pending, settings, workers=workers, on_clips=advance)
-        counts = seal(store)
+            stages = _run(engine, pending, settings, workers, advance)
+        sealed = part is None or not pending_units(store)
+        counts = seal(store) if part is None else count_rows(store, units)
+    if part is not None and sealed:
+        sealed = seal_once(store)
+    rows = counts["ok"] + counts["failed"]
     return Extraction(
         store=store_path,
-        rows=store.rows,
+        rows=rows,
         ok=counts["ok"],
         failed=counts["failed"],
-        resumed_rows=store.rows - todo,
+        resumed_rows=rows - todo,
         seconds=time.perf_counter() - started,
+        stages=stages,
+        part=part,
+        sealed=sealed,
     )
+
+
+def _run(
+    engine: Engine,
+    pending: Sequence[int],
+    settings: RunnerSettings,
+    workers: int,
+    on_clips: Callable[[int], object],
+) -> StageSeconds:
+    if engine == "local":
+        return run_units(pending, settings, workers=workers, on_clips=on_clips)
+    from coldframe.serve.ray_workers import run_on_ray
+
+    return run_on_ray(pending, settings, workers=workers, on_clips=on_clips)
 
 
 def plan_videos(videos: Sequence[InputVideo], recipe: Recipe, progress: Progress) -> Plan:
@@ -181,14 +222,34 @@ def plan_videos(videos: Sequence[InputVideo], recipe: Recipe, progress: Progress
         return make_plan(videos, recipe, threads=len(os.sched_getaffinity(0)), on_video=lambda: advance(1))
 
 
+def _open_or_create(
+    videos: Sequence[InputVideo],
+    bundle: Bundle,
+    store_path: str,
+    recipe: Recipe,
+    progress: Progress,
+    part: Part | None,
+) -> Store:
+    if part is not None and os.path.exists(store_path):
+        store = open_store(store_path, writable=True)
+        require_same_paths(store, videos)
+        return store
+    return _store_for(plan_videos(videos, recipe, progress), bundle, store_path)
+
+
 def _store_for(plan: Plan, bundle: Bundle, store_path: str) -> Store:
     geometry = token_geometry(bundle, plan.recipe.tokens)
     if not os.path.exists(store_path):
         _require_space(store_path, len(plan.clips) * geometry.row_bytes(plan.recipe.dtype))
-        return create_store(store_path, plan, geometry=geometry, encoder=encoder_identity(bundle))
+        try:
+            return create_store(store_path, plan, geometry=geometry, encoder=encoder_identity(bundle))
+        except ColdframeError:
+            if not os.path.exists(store_path):
+                raise  # else another part made it in the meantime, from the same plan, as is checked now
     store = open_store(store_path, writable=True)
+    plan.recipe.require_equal(store.recipe, f"the store {store_path}")
     if store.plan_id != plan.plan_id:
-        raise UsageError(f"The videos are not those that {store_path} was planned with: {_difference(store, plan)}.")
+        raise UsageError(other_videos(store, _differences(store, plan)))
     return store
 
 
@@ -203,15 +264,12 @@ def encoder_identity(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def _difference(store: Store, plan: Plan) -> str:
+def _differences(store: Store, plan: Plan) -> list[str]:
     there = dict(zip(store.video_column("path"), store.video_column("sha256"), strict=True))
     here = dict(zip(plan.videos.path, plan.videos.sha256, strict=True))
     notes = [f"{path} is new" for path in here if path not in there]
     notes += [f"{path} is missing" for path in there if path not in here]
-    notes += [f"{path} has other content" for path in here if path in there and here[path] != there[path]]
-    shown = ", ".join(notes[:3]) or "sources, labels or other columns changed"
-    more = f" and {len(notes) - 3} more" if len(notes) > 3 else ""
-    return f"{shown}{more}. Name the same videos to resume, or give a new --store"
+    return notes + [f"{path} has other content" for path in here if path in there and here[path] != there[path]]
 
 
 def _require_space(store_path: str, wanted_bytes: int) -> None:

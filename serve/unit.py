@@ -1,9 +1,8 @@
-"""Unit runner: decodes, encodes and commits one unit of rows at a time, decoding ahead of the encoder."""
+"""Unit runner: decodes, encodes and commits units. The next one is decoded and encoded while one is written."""
 
-import queue
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -12,21 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 import coldframe
-from coldframe.errors import VideoError
-from coldframe.serve.clips import Answer, ClipReader, VideoClips
+from coldframe.errors import UsageError, VideoError
+from coldframe.serve.clip_stream import ClipStream, UnitEnd
+from coldframe.serve.clips import Answer, VideoClips
 from coldframe.serve.control import frame_order, window_name
 from coldframe.serve.decode_process import STALL_SECONDS
 from coldframe.serve.frame_cache import FrameCache
 from coldframe.serve.gpu_runtime import GpuBackend
 from coldframe.serve.readers import DecoderName, open_reader
 from coldframe.serve.runtime import Backend, Runtime, open_runtime
+from coldframe.serve.stages import StageSeconds
 from coldframe.serve.tiers import keep_tier
 from coldframe.store import Store, UnitResult, open_store, write_unit
 from coldframe.store.schema import Reason, Status, layer_array
 from coldframe.store.text import text_to_path
 
 Clip = NDArray[np.uint8]
-_END = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +36,11 @@ class RunnerSettings:
     Attributes:
         store, bundle: paths.
         backend: runtime of the encoder.
-        threads: threads for encoding; decoding uses one, in a process of its own.
+        threads: threads for encoding; each decoder uses one, in a process of its own.
         batch_clips: clips encoded together.
         decoder: `pyav`, `dali` or `dali-cpu` (`open_reader`).
         device: `cpu` or `cuda`; None for the backend's own.
+        decoders: decode processes that feed the encoder; only `pyav` takes more than one.
     """
 
     store: str
@@ -50,18 +51,25 @@ class RunnerSettings:
     stall_seconds: float = STALL_SECONDS
     decoder: DecoderName = "pyav"
     device: str | None = None
+    decoders: int = 1
+
+    def __post_init__(self) -> None:
+        if self.decoders > 1 and self.decoder != "pyav":
+            raise UsageError(
+                f"decoders is {self.decoders}, but {self.decoder} reads many videos at once by itself. Use 1, or pyav."
+            )
 
 
 @dataclass
 class _Rows:
-    """The arrays of one unit while it is being filled; NaN and `failed` until a row's tokens arrive."""
+    """The arrays of one unit while it is being filled; a row's tokens mean something once its status is ok."""
 
     rows: range
     status: NDArray[np.uint8]
     reason: NDArray[np.uint8]
-    tokens: dict[str, NDArray[np.float32]]
+    tokens: dict[str, NDArray[np.floating[Any]]]
     failures: list[dict[str, Any]] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=lambda: {"decode": 0.0, "encode": 0.0})
+    encode_seconds: float = 0.0
 
 
 class UnitRunner:
@@ -79,12 +87,15 @@ class UnitRunner:
         )
         self.runtime: Runtime = FrameCache(runtime) if self.store.recipe.attention == "per_frame" else runtime
         self._on_clips = on_clips or (lambda count: None)
-        self._reader: ClipReader = open_reader(
-            settings.decoder,
-            image_size=self.store.recipe.image_size,
-            threads=settings.threads,
-            stall_seconds=settings.stall_seconds,
-        )
+        self._readers = [
+            open_reader(
+                settings.decoder,
+                image_size=self.store.recipe.image_size,
+                threads=settings.threads,
+                stall_seconds=settings.stall_seconds,
+            )
+            for _ in range(settings.decoders)
+        ]
         self._paths = self.store.video_paths
         self._sha256 = self.store.video_column("sha256")
         self._errors = self.store.video_column("error")
@@ -94,57 +105,91 @@ class UnitRunner:
         self._n_real = self.store.column("n_real")
 
     def close(self) -> None:
-        """End the decode process."""
-        self._reader.close()
+        """End the decode processes."""
+        for reader in self._readers:
+            reader.close()
 
-    def run(self, unit: int) -> None:
-        """Fill and commit `unit`. Rows that cannot be extracted are committed as failed, with their reason."""
-        rows = self.store.unit_range(unit)
-        filled = self._empty(rows)
-        todo = self._planned(filled)
-        with DecodeAhead(self._decode(todo, filled.seconds), ahead=2 * self.settings.batch_clips) as answers:
-            for batch in _batches(answers, self.settings.batch_clips):
+    def run(self, units: Iterable[int]) -> StageSeconds:
+        """Fill and commit `units`, one after the other, and return how long each stage was at work.
+
+        Rows that cannot be extracted are committed as failed, with their reason. A batch never holds clips of two
+        units, so that a row does not depend on which units a worker has. At most two units are in memory: one that
+        is filled, and one that is written.
+
+        Args:
+            units: taken one by one from another thread, some clips before they are needed.
+        """
+        started = time.perf_counter()
+        decode_seconds = encode_seconds = 0.0
+        ahead = 2 * self.settings.batch_clips
+        with (
+            _Writer() as writer,
+            ClipStream(units, self.videos_of, self._readers, ahead=ahead) as answers,
+        ):
+            for filled, end in self._fill(answers):
+                writer.hand_over(self._commit, filled, end)
+                decode_seconds += end.decode_seconds
+                encode_seconds += filled.encode_seconds
+            writer.wait()
+        seconds = time.perf_counter() - started
+        return StageSeconds(
+            decode=decode_seconds,
+            encode=encode_seconds,
+            write=writer.seconds,
+            decode_available=seconds * len(self._readers),
+            encode_available=seconds,
+            write_available=seconds,
+        )
+
+    def _fill(self, answers: Iterator[Answer | UnitEnd]) -> Iterator[tuple[_Rows, UnitEnd]]:
+        """Each unit with its encoded rows."""
+        filled: _Rows | None = None
+        batch: list[Answer] = []
+        for event in answers:
+            unit = event.unit if isinstance(event, UnitEnd) else event[0] // self.store.unit_rows
+            filled = filled or self._begin(unit)
+            if not isinstance(event, UnitEnd):
+                batch.append(event)
+            if len(batch) == self.settings.batch_clips or isinstance(event, UnitEnd):
                 self._encode(filled, batch)
                 self._on_clips(len(batch))
-        self._commit(unit, filled)
+                batch = []
+            if isinstance(event, UnitEnd):
+                done, filled = filled, None
+                yield done, event
 
-    def _empty(self, rows: range) -> _Rows:
+    def _begin(self, unit: int) -> _Rows:
+        """Room for the rows of `unit`; those that the plan already knows to fail are settled here."""
+        rows = self.store.unit_range(unit)
         count = len(rows)
+        # the type that is stored, so that nothing large is cast again while it is written
+        dtype = np.float16 if self.store.recipe.dtype == "float16" else np.float32
         arrays = {name: spec for name, spec in self.store.unit_arrays.items() if spec.sharded}
-        return _Rows(
+        filled = _Rows(
             rows=rows,
             status=np.full(count, Status.FAILED, np.uint8),
             reason=np.zeros(count, np.uint8),
-            tokens={name: np.full((count, *spec.row_shape), np.nan, np.float32) for name, spec in arrays.items()},
+            tokens={name: np.empty((count, *spec.row_shape), dtype) for name, spec in arrays.items()},
         )
+        known = [row for row in rows if self._frame_index[row, 0] < 0]
+        for row in known:
+            video = self._video[row]
+            reason = Reason(int(self._reasons[video]))
+            self._fail(filled, row, VideoError(reason.name.lower(), self._errors[video]))
+        self._on_clips(len(known))
+        return filled
 
-    def _planned(self, filled: _Rows) -> list[VideoClips]:
-        """Rows to decode, a video at a time; rows that the plan already knows to fail are settled here."""
+    def videos_of(self, unit: int) -> list[VideoClips]:
+        """What of `unit` is to be decoded, a video at a time."""
         todo = []
-        for video, numbers in groupby(filled.rows, key=lambda row: int(self._video[row])):
+        for video, numbers in groupby(self.store.unit_range(unit), key=lambda row: int(self._video[row])):
             rows = np.fromiter(numbers, np.int64)
-            if self._frame_index[rows[0], 0] < 0:
-                reason = Reason(int(self._reasons[video]))
-                error = VideoError(reason.name.lower(), self._errors[video])
-                for row in rows:
-                    self._fail(filled, int(row), error)
-                self._on_clips(len(rows))
-                continue
-            path = text_to_path(self._paths[video])
-            todo.append(
-                VideoClips(path=path, sha256=self._sha256[video], rows=rows, frame_index=self._frame_index[rows])
-            )
+            if self._frame_index[rows[0], 0] >= 0:
+                path = text_to_path(self._paths[video])
+                todo.append(
+                    VideoClips(path=path, sha256=self._sha256[video], rows=rows, frame_index=self._frame_index[rows])
+                )
         return todo
-
-    def _decode(self, todo: Sequence[VideoClips], seconds: dict[str, float]) -> Generator[Answer]:
-        self._reader.begin(todo)
-        for video in todo:
-            started = time.perf_counter()
-            for answer in self._reader.read(video):
-                seconds["decode"] += time.perf_counter() - started
-                yield answer
-                started = time.perf_counter()
-            seconds["decode"] += time.perf_counter() - started
 
     def _encode(self, filled: _Rows, batch: Sequence[Answer]) -> None:
         clips: list[tuple[int, Clip]] = []
@@ -158,13 +203,14 @@ class UnitRunner:
         started = time.perf_counter()
         tokens = self.runtime(np.stack([clip for _, clip in clips]))
         kept = keep_tier(tokens, self.store.recipe.tokens)
-        filled.seconds["encode"] += time.perf_counter() - started
         at = np.array([row for row, _ in clips]) - filled.rows.start
         named = {"cls": kept.cls, "patch": kept.patch}
         named |= {layer_array(layer): patch for layer, patch in kept.layers.items()}
-        for name, values in filled.tokens.items():
-            values[at] = named[name]
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name when it is written
+            for name, values in filled.tokens.items():
+                values[at] = named[name]
         filled.status[at] = Status.OK
+        filled.encode_seconds += time.perf_counter() - started
 
     def _in_order(self, row: int, clip: Clip) -> Clip:
         """The clip as it is, or in the frame order of the recipe's control."""
@@ -182,7 +228,7 @@ class UnitRunner:
             {"row": row, "video": video, "path": self._paths[video], "reason": reason.name.lower(), "error": str(error)}
         )
 
-    def _commit(self, unit: int, filled: _Rows) -> None:
+    def _commit(self, filled: _Rows, end: UnitEnd) -> None:
         result = UnitResult(
             rows=filled.rows,
             status=filled.status,
@@ -191,69 +237,55 @@ class UnitRunner:
             patch=filled.tokens.get("patch"),
             layers={layer: filled.tokens[layer_array(layer)] for layer in self.store.geometry.layers},
             failures=sorted(filled.failures, key=lambda failure: int(failure["row"])),
-            seconds=filled.seconds,
-            provenance=self.provenance(),
+            seconds={"decode": end.decode_seconds, "encode": filled.encode_seconds},
+            provenance={"coldframe": coldframe.__version__, **end.provenance, **self.runtime.provenance()},
         )
-        write_unit(self.store, unit, result)
-
-    def provenance(self) -> dict[str, Any]:
-        """What made the numbers without being allowed to change them: versions, decoder, runtime, machine."""
-        return {"coldframe": coldframe.__version__, **self._reader.provenance(), **self.runtime.provenance()}
+        write_unit(self.store, end.unit, result)
 
 
-class DecodeAhead:
-    """Iterates over `answers` produced by a thread that stays at most `ahead` items in front.
+class _Writer:
+    """Runs one commit at a time in a thread, and waits for it before it takes the next.
 
-    The clips come from another process, and the runtimes release the interpreter lock, so decoding overlaps
-    encoding. An error in the thread is raised in the consumer; leaving the context stops the thread and closes the
-    generator.
+    Leaving the context waits too: a run that is stopped finishes the unit that is being written. The thread dies with
+    the process, so a second interrupt, which ends that wait, stops at once; the unit is then not committed.
     """
 
-    def __init__(self, answers: Generator[Answer], ahead: int) -> None:
-        self._answers = answers
-        self._queue: queue.Queue[Answer | BaseException | None] = queue.Queue(ahead)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._produce, name="decode-ahead", daemon=True)
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._error: BaseException | None = None
+        # not the thread's own `join`, which takes the thread for ended once an interrupt fell into it
+        self._idle = threading.Event()
+        self._idle.set()
 
-    def __enter__(self) -> Iterator[Answer]:
-        self._thread.start()
-        return self._consume()
+    def __enter__(self) -> "_Writer":
+        return self
 
     def __exit__(self, *exc: object) -> None:
-        self._stop.set()
-        while self._thread.is_alive():
-            # a producer that waits for room must be let go before it can see the stop
-            try:
-                self._queue.get(timeout=0.05)
-            except queue.Empty:
-                continue
-        self._thread.join()
+        self._idle.wait()
 
-    def _produce(self) -> None:
+    def hand_over(self, commit: Callable[..., None], *arguments: object) -> None:
+        """Start `commit(*arguments)` when the one before is done, whose error is raised here."""
+        self.wait()
+        thread = threading.Thread(target=self._run, args=(commit, arguments), name="write", daemon=True)
+        self._idle.clear()
         try:
-            for answer in self._answers:
-                if self._stop.is_set():
-                    break
-                self._queue.put(answer)
-            self._queue.put(_END)
+            thread.start()
+        except RuntimeError:  # the system allows no more threads; nobody would ever end the wait
+            self._idle.set()
+            raise
+
+    def wait(self) -> None:
+        """Wait for the last commit and raise its error."""
+        self._idle.wait()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self, commit: Callable[..., None], arguments: Sequence[object]) -> None:
+        started = time.perf_counter()
+        try:
+            commit(*arguments)
         except BaseException as error:
-            self._queue.put(error)
+            self._error = error
         finally:
-            self._answers.close()
-
-    def _consume(self) -> Iterator[Answer]:
-        while (item := self._queue.get()) is not _END:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-
-
-def _batches(answers: Iterator[Answer], size: int) -> Iterator[list[Answer]]:
-    batch: list[Answer] = []
-    for answer in answers:
-        batch.append(answer)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+            self.seconds += time.perf_counter() - started
+            self._idle.set()

@@ -1,27 +1,34 @@
-"""Workers: pending units run in this process or in a pool of spawned ones. Which worker runs what changes no row."""
+"""Workers: pending units run in this process or in a pool of spawned ones. Which worker runs what changes no row.
+
+A worker takes its next unit as soon as its decoder is free, so that decoding runs on while the last one is encoded.
+"""
 
 import multiprocessing
 import os
 import queue
 import signal
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnContext
 from multiprocessing.queues import Queue
+from multiprocessing.sharedctypes import Synchronized
 
 from coldframe.errors import ColdframeError
+from coldframe.serve.stages import StageSeconds
 from coldframe.serve.unit import RunnerSettings, UnitRunner
 
 _runner: UnitRunner  # of a pool process, set by its initialiser
+_todo: "_Shared"
 
 
 def run_units(
     units: Sequence[int], settings: RunnerSettings, *, workers: int, on_clips: Callable[[int], object]
-) -> None:
-    """Run every unit of `units`.
+) -> StageSeconds:
+    """Run every unit of `units` and return how long each stage was at work.
 
     Args:
         units: unit numbers still to be done.
@@ -33,36 +40,52 @@ def run_units(
         ColdframeError: a worker process died. Committed units are safe; a second run does the rest.
     """
     if not units:
-        return
+        return StageSeconds()
     if workers == 1:
         with closing(UnitRunner(settings, on_clips)) as runner:
-            for unit in units:
-                runner.run(unit)
-    else:
-        _run_in_pool(units, settings, min(workers, len(units)), on_clips)
+            return runner.run(units)
+    return _run_in_pool(units, settings, min(workers, len(units)), on_clips)
+
+
+class _Shared:
+    """Units that several processes take from, each unit once. There is no queue, whose threads could outlive a run."""
+
+    def __init__(self, units: Sequence[int], context: SpawnContext) -> None:
+        self._units = units
+        self._taken: Synchronized[int] = context.Value("q", 0)
+
+    def __iter__(self) -> Iterator[int]:
+        while True:
+            with self._taken.get_lock():
+                place = self._taken.value
+                self._taken.value = place + 1
+            if place >= len(self._units):
+                return
+            yield self._units[place]
 
 
 def _run_in_pool(
     units: Sequence[int], settings: RunnerSettings, workers: int, on_clips: Callable[[int], object]
-) -> None:
+) -> StageSeconds:
     # spawn, because a forked child inherits locks that threads of the parent hold (FFmpeg, OpenMP, FAISS)
     context = multiprocessing.get_context("spawn")
     progress: Queue[int] = context.Queue()
+    todo, spent = _Shared(units, context), list[StageSeconds]()
     held, hold = context.Pipe(duplex=False)  # closed when this process says so, or however it dies
     with (
         hold,
         held,
         ProcessPoolExecutor(
-            workers, mp_context=context, initializer=_start_worker, initargs=(settings, progress, held)
+            workers, mp_context=context, initializer=_start_worker, initargs=(settings, todo, progress, held)
         ) as pool,
     ):
         try:
-            waiting = _submit(pool, units)
+            waiting = _submit(pool, workers)
             while waiting:
                 done, waiting = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
                 _drain(progress, on_clips)
                 for future in done:
-                    future.result()
+                    spent.append(future.result())
         except BrokenProcessPool as error:
             raise ColdframeError(
                 "A worker process died, most often for want of memory. Finished units are safe: run the same command "
@@ -74,13 +97,14 @@ def _run_in_pool(
             pool.shutdown(wait=True, cancel_futures=True)
             raise
         _drain(progress, on_clips)
+    return StageSeconds.total(spent)
 
 
-def _submit(pool: ProcessPoolExecutor, units: Sequence[int]) -> set[Future[None]]:
+def _submit(pool: ProcessPoolExecutor, workers: int) -> set[Future[StageSeconds]]:
     """Start the pool's processes with Ctrl-C blocked: it reaches the whole group, and is this process's to answer."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        return {pool.submit(_run_unit, unit) for unit in units}
+        return {pool.submit(_run_shared) for _ in range(workers)}
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -93,8 +117,11 @@ def _drain(progress: "Queue[int]", on_clips: Callable[[int], object]) -> None:
             return
 
 
-def _start_worker(settings: RunnerSettings, progress: "Queue[int]", held: "Connection[None, None]") -> None:
-    global _runner
+def _start_worker(
+    settings: RunnerSettings, todo: _Shared, progress: "Queue[int]", held: "Connection[None, None]"
+) -> None:
+    global _runner, _todo
+    _todo = todo
     threading.Thread(target=_leave_with, args=(held,), daemon=True).start()
     _runner = UnitRunner(settings, progress.put)
 
@@ -105,5 +132,5 @@ def _leave_with(held: "Connection[None, None]") -> None:
     os._exit(1)
 
 
-def _run_unit(unit: int) -> None:
-    _runner.run(unit)
+def _run_shared() -> StageSeconds:
+    return _runner.run(_todo)

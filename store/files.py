@@ -128,12 +128,17 @@ class _ReadBack:
 
 
 def _write_and_check(out: int, back: _ReadBack, pieces: Iterable[NDArray[np.uint8]]) -> Written:
-    with ThreadPoolExecutor(max_workers=1) as checker:
+    with ThreadPoolExecutor(max_workers=1) as checker, ThreadPoolExecutor(max_workers=1) as flusher:
         checks = []
+        flush = flusher.submit(os.fdatasync, out)
         for piece in pieces:
             checksum = google_crc32c.value(piece)
             _write_fully(out, piece)
             checks.append(checker.submit(back.check, len(piece), checksum))
+            if flush.done():  # keep the disk at work, instead of waiting for all of it at the end
+                flush.result()  # the system tells each error once
+                flush = flusher.submit(os.fdatasync, out)
+        flush.result()
         os.fsync(out)
         for check in checks:
             check.result()

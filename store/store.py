@@ -1,6 +1,7 @@
 """Store: a token store on disk, opened. Only rows of committed units come out of it."""
 
 import os
+import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -295,24 +296,34 @@ class Store:
         )
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Be the only process that extracts into this store, for the length of a `with` block.
+    def lock(self, units: range | None = None) -> Iterator[None]:
+        """Be the only process that extracts `units`, or into the store at all (None), for the length of a `with` block.
 
-        An advisory lock that the operating system drops when the process ends, however it ends. Worker
-        processes of the holder write units without taking it.
+        An advisory lock that the operating system drops when the process ends, however it ends, and that network
+        file systems with locks (NFS 4, Lustre mounted with `flock`) honour between hosts. Worker processes of the
+        holder write units without taking it. Linux only.
 
         Raises:
-            UsageError: another process holds it.
+            UsageError: another process holds it, or one that overlaps it.
         """
         import fcntl  # absent on Windows, where stores can still be read
 
+        if units is not None and not len(units):
+            yield
+            return
+        start, length = (0, 0) if units is None else (units.start, len(units))  # a length of 0 is all there can be
+        # A byte stands for a unit. It is a lock of the open file and not of the process, which would lose it as soon
+        # as anything in it opened and closed the same file.
+        wanted = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
         target = self.path / PLAN_RECORD_KEY  # nothing replaces it, so every process locks the same file
         with disk_errors("lock", target), target.open("r+b") as file:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
+                fcntl.fcntl(file, fcntl.F_OFD_SETLK, wanted)
+            except (BlockingIOError, PermissionError) as error:
+                which = "" if units is None else " that overlaps this part"
                 raise UsageError(
-                    f"Another extraction is running on {path_to_text(self.path)}. Wait for it to end, or stop it first."
+                    f"Another extraction is running on {path_to_text(self.path)}{which}. Wait for it to end, or stop "
+                    "it first."
                 ) from error
             yield
 

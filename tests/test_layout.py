@@ -30,6 +30,7 @@ HEAVY = {
     "onnx": {"export/graph.py"},
     "onnxruntime": {"export/onnx_runtime.py"},
     "pyarrow": {"serve/inputs.py", "store/convert.py"},
+    "ray": {"serve/ray_workers.py"},
     "sklearn": {"bench/probe.py"},
     "openvino": {"export/openvino_runtime.py"},
     "tensorrt": {"export/tensorrt_library.py"},

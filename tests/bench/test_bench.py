@@ -2,10 +2,14 @@
 
 import json
 
+import pytest
 from click.testing import CliRunner
 
+from coldframe.bench import pipeline
 from coldframe.bench.cli import KINDS, bench_command
+from coldframe.bench.pipeline import Case
 from coldframe.bench.report import Target, Timing, interleave
+from tests.serve.conftest import SMALL
 
 
 def test_contenders_take_turns() -> None:
@@ -26,7 +30,8 @@ def test_target_is_met_at_its_value() -> None:
     assert not Target(name="x", value=0.79, wants=0.8).met
 
 
-def test_every_kind_runs_and_ends_with_json() -> None:
+def test_every_kind_runs_and_ends_with_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "cases", lambda quick: [Case(name="small", config=SMALL, clips=4)])
     for kind in KINDS:
         result = CliRunner().invoke(bench_command, [kind, "--quick", "--json"])
         assert result.exit_code == 0, result.output

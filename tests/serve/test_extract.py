@@ -22,12 +22,23 @@ from coldframe.progress import progress_bar
 from coldframe.serve import clips as clips_module
 from coldframe.serve import extract as extract_module
 from coldframe.serve import planner as planner_module
+from coldframe.serve import unit as unit_module
 from coldframe.serve.clips import VideoCache, VideoClips, read_clips
 from coldframe.serve.decode_process import DecodeProcess
 from coldframe.serve.extract import Extraction, extract, make_recipe
 from coldframe.serve.inputs import collect_inputs
-from coldframe.serve.unit import RunnerSettings
-from coldframe.store import Status, Store, committed_units, open_store, summarise, verify_store
+from coldframe.serve.unit import RunnerSettings, UnitRunner
+from coldframe.store import (
+    Status,
+    Store,
+    UnitResult,
+    committed_units,
+    open_store,
+    summarise,
+    verify_store,
+    write_unit,
+)
+from coldframe.store.markers import Marker
 from tests.forkserver import CONTEXT
 from tests.serve import inline, stubs
 
@@ -38,7 +49,7 @@ def run(inputs: Path, bundle: Bundle, store: Path, **options: Any) -> Extraction
     recipe_options = {"tokens": "full", "dtype": "float32"} | {
         name: options.pop(name) for name in ("tokens", "dtype", "fps", "hop_frames", "sampling") if name in options
     }
-    videos = collect_inputs([str(inputs)]).videos
+    videos = options.pop("videos", None) or collect_inputs([str(inputs)]).videos
     recipe = make_recipe(bundle, **recipe_options)
     return extract(videos, bundle, str(store), recipe, progress=progress_bar, **options)
 
@@ -99,18 +110,68 @@ def test_bad_files_are_failed_rows_and_never_a_copy(tmp_path: Path, bundle: Bund
     assert all(entry["error"] for entry in ledger)
 
 
-def test_two_runs_are_byte_identical_with_any_number_of_workers(
+def test_stores_are_byte_identical_whatever_the_workers_decoders_and_order(
     tmp_path: Path, bundle: Bundle, barcodes: Barcodes
 ) -> None:
     folder = corpus(tmp_path / "c", barcodes, videos=24)
-    for name, workers in (("one", 1), ("again", 1), ("two", 2)):
-        run(folder, bundle, tmp_path / name, workers=workers)
+    named = [str(file) for file in sorted(folder.iterdir(), key=lambda file: random.Random(file.name).random())]
+    runs: dict[str, dict[str, Any]] = {
+        "one": {},
+        "shuffled": {"videos": collect_inputs(named).videos},
+        "decoders": {"decoders": 3},
+        "two": {"workers": 2},
+        "four": {"workers": 4},
+    }
+    for name, options in runs.items():
+        run(folder, bundle, tmp_path / name, **options)
         assert not verify_store(tmp_path / name).problems
-    assert contents(tmp_path / "one") == contents(tmp_path / "again") == contents(tmp_path / "two")
-    assert len(committed_units(open_store(tmp_path / "two"))) > 1  # or two workers would not have met
+        assert contents(tmp_path / name) == contents(tmp_path / "one")
+    assert len(committed_units(open_store(tmp_path / "four"))) > 1  # or workers would not have met
 
 
-@pytest.mark.parametrize("batch_clips", [1, 7])
+def test_next_unit_is_encoded_while_one_is_written(
+    tmp_path: Path, bundle: Bundle, barcodes: Barcodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+
+    def write_slowly(store: Store, unit: int, result: UnitResult) -> Marker:
+        events.append("write")
+        time.sleep(0.3)
+        events.append("written")
+        return write_unit(store, unit, result)
+
+    encode = UnitRunner._encode
+
+    def note_encode(runner: UnitRunner, *arguments: Any) -> None:
+        events.append("encode")
+        encode(runner, *arguments)
+
+    monkeypatch.setattr(unit_module, "write_unit", write_slowly)
+    monkeypatch.setattr(UnitRunner, "_encode", note_encode)
+    done = run(corpus(tmp_path / "c", barcodes, videos=24), bundle, tmp_path / "s.zarr")
+    assert "encode" in events[events.index("write") : events.index("written")]
+    places = [place for place, event in enumerate(events) if event in ("write", "written")]
+    assert [events[place] for place in places] == ["write", "written"] * 3  # one at a time
+    assert done.stages.write > 0.9
+    assert done.stages.busy("write") <= 1
+
+
+def test_unit_that_cannot_be_written_ends_the_run(
+    tmp_path: Path, bundle: Bundle, barcodes: Barcodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(store: Store, unit: int, result: UnitResult) -> Marker:
+        if unit == 2:  # the last one, which nothing comes after
+            raise ColdframeError("the disk is full")
+        return write_unit(store, unit, result)
+
+    monkeypatch.setattr(unit_module, "write_unit", refuse)
+    with pytest.raises(ColdframeError, match="the disk is full"):
+        run(corpus(tmp_path / "c", barcodes, videos=24), bundle, tmp_path / "s.zarr")
+    assert committed_units(open_store(tmp_path / "s.zarr")) == [0, 1]
+    assert not (tmp_path / "s.zarr/units/summary.json").exists()
+
+
+@pytest.mark.parametrize("batch_clips", [1, 7, 8])
 def test_batch_mates_do_not_change_a_row(tmp_path: Path, bundle: Bundle, barcodes: Barcodes, batch_clips: int) -> None:
     folder = corpus(tmp_path / "c", barcodes)
     run(folder, bundle, tmp_path / "four")

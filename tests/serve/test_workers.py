@@ -54,3 +54,39 @@ def test_signal_stops_the_run_and_its_workers(
     assert group_is_gone(run.pid)
     assert {problem.kind for problem in verify_store(store).problems} <= {"absent", "uncommitted"}
     assert Status.ABSENT in open_store(store).column("status")
+
+
+HANGING_DISK = """
+import sys, time
+from coldframe.cli import main
+from coldframe.serve import unit
+
+def hang(*arguments):
+    print("writing", flush=True)
+    time.sleep(600)
+
+unit.write_unit = hang
+main(sys.argv[1:])
+"""
+
+
+def test_second_interrupt_stops_at_once(tmp_path: Path, bundle: Bundle, barcodes: Barcodes) -> None:
+    arguments = ["extract", barcodes(70, 0), "--encoder", bundle.path, "--store", tmp_path / "s.zarr"]
+    command = [sys.executable, "-c", HANGING_DISK, *map(str, arguments)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "writing\n"
+        run.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):  # the unit that is being written is finished first
+            run.wait(timeout=1)
+        run.send_signal(signal.SIGINT)
+        _, said = run.communicate(timeout=10)
+    assert run.returncode == 130
+    assert said == "coldframe: interrupted\n"
+    deadline = time.monotonic() + 10
+    while not group_is_gone(run.pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert group_is_gone(run.pid)
+    assert open_store(tmp_path / "s.zarr").ok_rows().size == 0
