@@ -28,7 +28,11 @@ def summarise(store: Store) -> dict[str, Any]:
         "complete": rows["absent"] == 0,
         "rows": rows,
         "videos": _count_videos(status, store.column("video"), store.root.videos),
-        "units": {"total": store.unit_count, "done": len(store.committed_units()), "rows": store.unit_rows},
+        "units": {
+            "total": store.unit_count,
+            "done": store.unit_count - len(store.unfinished_units()),
+            "rows": store.unit_rows,
+        },
         "truncated_videos": _truncated(store),
         "reasons": _count_reasons(store),
         "flags": _count_flags(store),
