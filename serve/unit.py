@@ -18,10 +18,11 @@ from coldframe.serve.control import frame_order, window_name
 from coldframe.serve.decode_process import STALL_SECONDS
 from coldframe.serve.frame_cache import FrameCache
 from coldframe.serve.gpu_runtime import GpuBackend
+from coldframe.serve.guard import FailureGuard, FailureLimits
 from coldframe.serve.readers import DecoderName, open_reader
 from coldframe.serve.runtime import Backend, Runtime, open_runtime
 from coldframe.serve.tiers import keep_tier
-from coldframe.store import Store, UnitResult, open_store, write_unit
+from coldframe.store import Store, UnitResult, keep_rows, open_store, rows_to_extract, write_unit
 from coldframe.store.schema import Reason, Status, layer_array
 from coldframe.store.text import text_to_path
 
@@ -40,6 +41,8 @@ class RunnerSettings:
         batch_clips: clips encoded together.
         decoder: `pyav`, `dali` or `dali-cpu` (`open_reader`).
         device: `cpu` or `cuda`; None for the backend's own.
+        retry: failed rows with these reasons are extracted again where a unit is committed.
+        failures_in_a_row: videos, one after the other, that may give no clip before the run stops; 0 for any number.
     """
 
     store: str
@@ -50,6 +53,8 @@ class RunnerSettings:
     stall_seconds: float = STALL_SECONDS
     decoder: DecoderName = "pyav"
     device: str | None = None
+    retry: tuple[Reason, ...] = ()
+    failures_in_a_row: int = 0
 
 
 @dataclass
@@ -92,6 +97,7 @@ class UnitRunner:
         self._video = self.store.row_videos
         self._frame_index = self.store.column("frame_index")
         self._n_real = self.store.column("n_real")
+        self._guard = FailureGuard(FailureLimits(in_a_row=settings.failures_in_a_row))
 
     def close(self) -> None:
         """End the decode process."""
@@ -100,28 +106,41 @@ class UnitRunner:
     def run(self, unit: int) -> None:
         """Fill and commit `unit`. Rows that cannot be extracted are committed as failed, with their reason."""
         rows = self.store.unit_range(unit)
-        filled = self._empty(rows)
-        todo = self._planned(filled)
+        filled = self._empty(unit, rows)
+        todo = self._planned(unit, filled)
         with DecodeAhead(self._decode(todo, filled.seconds), ahead=2 * self.settings.batch_clips) as answers:
             for batch in _batches(answers, self.settings.batch_clips):
                 self._encode(filled, batch)
                 self._on_clips(len(batch))
         self._commit(unit, filled)
 
-    def _empty(self, rows: range) -> _Rows:
+    def _empty(self, unit: int, rows: range) -> _Rows:
+        """Room for the rows of `unit`, with what is taken over from an earlier attempt."""
         count = len(rows)
         arrays = {name: spec for name, spec in self.store.unit_arrays.items() if spec.sharded}
-        return _Rows(
+        filled = _Rows(
             rows=rows,
             status=np.full(count, Status.FAILED, np.uint8),
             reason=np.zeros(count, np.uint8),
             tokens={name: np.full((count, *spec.row_shape), np.nan, np.float32) for name, spec in arrays.items()},
         )
+        kept, failures = keep_rows(
+            self.store,
+            unit,
+            retry=self.settings.retry,
+            status=filled.status,
+            reason=filled.reason,
+            tokens=filled.tokens,
+        )
+        filled.failures += failures
+        self._on_clips(len(kept))
+        return filled
 
-    def _planned(self, filled: _Rows) -> list[VideoClips]:
+    def _planned(self, unit: int, filled: _Rows) -> list[VideoClips]:
         """Rows to decode, a video at a time; rows that the plan already knows to fail are settled here."""
         todo = []
-        for video, numbers in groupby(filled.rows, key=lambda row: int(self._video[row])):
+        wanted = rows_to_extract(self.store, unit, self.settings.retry)
+        for video, numbers in groupby(wanted, key=lambda row: int(self._video[row])):
             rows = np.fromiter(numbers, np.int64)
             if self._frame_index[rows[0], 0] < 0:
                 reason = Reason(int(self._reasons[video]))
@@ -151,10 +170,12 @@ class UnitRunner:
         for row, clip in batch:
             if isinstance(clip, VideoError):
                 self._fail(filled, row, clip)
+                self._guard.failed(self._paths[self._video[row]], clip.reason)
             else:
                 clips.append((row, self._in_order(row, clip)))
         if not clips:
             return
+        self._guard.succeeded()
         started = time.perf_counter()
         tokens = self.runtime(np.stack([clip for _, clip in clips]))
         kept = keep_tier(tokens, self.store.recipe.tokens)

@@ -19,7 +19,7 @@ A store is a Zarr v3 group that plain zarr and xarray open; `docs/FORMAT.md` spe
 
 from coldframe.store.create import create_store
 from coldframe.store.grow import finish_growth, grow_store
-from coldframe.store.kept import keep_rows, rows_to_retry
+from coldframe.store.kept import keep_rows, rows_to_extract, rows_to_retry
 from coldframe.store.layout import unit_rows
 from coldframe.store.merge import merge_plans
 from coldframe.store.neighbours import Neighbours, nearest
@@ -64,6 +64,7 @@ __all__ = [
     "path_to_text",
     "pending_units",
     "read_plan",
+    "rows_to_extract",
     "rows_to_retry",
     "seal",
     "summarise",

@@ -6,6 +6,7 @@ decision, and then put in the place of the old ones, by this process or by the n
 
 import shutil
 from dataclasses import fields, replace
+from os import PathLike
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from coldframe.store.layout import plan_arrays
 from coldframe.store.markers import LEDGER_FILE, MARKER_FOLDER, SUMMARY_FILE
 from coldframe.store.plan import Clips, Plan
 from coldframe.store.planned import read_plan
-from coldframe.store.root import PLAN_RECORD_KEY, EarlierPlan, growth_folder
+from coldframe.store.root import PLAN_RECORD_KEY, EarlierPlan, growth_folder, read_root
 from coldframe.store.store import Store, open_store
 from coldframe.store.text import path_to_text
 
@@ -55,15 +56,24 @@ def grow_store(store: Store, plan: Plan) -> Store:
             _unseal(store.path)
             partial.rename(growth_folder(store.path))
         fsync_path(store.path / MARKER_FOLDER)
-        finish_growth(store.path)
+        _move_in(store.path)
     return open_store(store.path, writable=True)
 
 
-def finish_growth(folder: Path) -> None:
-    """Put the files of a grown plan in place, if that was decided and not finished. For the holder of the lock."""
+def finish_growth(path: str | PathLike[str]) -> None:
+    """Carry out what a killed process had decided: its grown plan takes the place of the old one.
+
+    Raises:
+        UsageError: another process is at work on the store.
+    """
+    folder = Path(path).absolute()
+    if growth_folder(folder).exists():
+        with Store(path=folder, root=read_root(folder)).lock():
+            _move_in(folder)
+
+
+def _move_in(folder: Path) -> None:
     staged = growth_folder(folder)
-    if not staged.exists():
-        return
     with disk_errors("grow", folder):
         record = staged / PLAN_RECORD_KEY
         if record.exists():  # it is moved last, so that everything else can be moved again after a crash

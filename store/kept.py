@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coldframe.store.markers import Marker
 from coldframe.store.rows import gather
 from coldframe.store.schema import Reason, Status
 from coldframe.store.store import Store
@@ -19,6 +20,16 @@ def rows_to_retry(store: Store, reasons: Collection[Reason]) -> NDArray[np.int64
     failed = store.column("status") == Status.FAILED
     wanted = np.isin(store.column("reason"), [reason.value for reason in reasons])
     return np.flatnonzero(failed & wanted & (store.column("n_real") > 0))
+
+
+def rows_to_extract(store: Store, unit: int, retry: Collection[Reason] = ()) -> NDArray[np.int64]:
+    """Rows of `unit` that are not taken over by `keep_rows`, ascending: all of a unit that is not committed."""
+    rows = np.array(store.unit_range(unit))
+    marker = store.trusted_marker(unit)
+    if marker is None:
+        return rows
+    new = rows[rows >= marker.stop]
+    return new if not retry else np.concatenate([_retried(store, marker, retry), new])
 
 
 def keep_rows(
@@ -47,14 +58,10 @@ def keep_rows(
     marker = store.trusted_marker(unit)
     if marker is None:
         return np.empty(0, np.int64), []
-    rows = np.arange(marker.start, marker.stop)
-    old = {name: np.empty(len(rows), np.uint8) for name in ("status", "reason")}
-    for name, values in old.items():
-        gather(store.path, store.unit_arrays[name], rows, values)
-    again = (old["status"] == Status.FAILED) & np.isin(old["reason"], [item.value for item in retry])
-    kept = rows[~again]
+    kept = np.setdiff1d(np.arange(marker.start, marker.stop), _retried(store, marker, retry))
     at = kept - marker.start
-    status[at], reason[at] = old["status"][at], old["reason"][at]
+    for name, into in (("status", status), ("reason", reason)):
+        into[at] = _read(store, name, kept)
     whole = at[status[at] == Status.OK]
     for name, values in tokens.items():
         stored = np.empty((len(whole), *values.shape[1:]), values.dtype)
@@ -62,3 +69,16 @@ def keep_rows(
         values[whole] = stored
     there = set(kept.tolist())
     return kept, [failure for failure in marker.failures if failure["row"] in there]
+
+
+def _retried(store: Store, marker: Marker, retry: Collection[Reason]) -> NDArray[np.int64]:
+    rows = np.arange(marker.start, marker.stop)
+    failed = _read(store, "status", rows) == Status.FAILED
+    again: NDArray[np.bool_] = failed & np.isin(_read(store, "reason", rows), [reason.value for reason in retry])
+    return rows[again]
+
+
+def _read(store: Store, name: str, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+    values = np.empty(len(rows), np.uint8)
+    gather(store.path, store.unit_arrays[name], rows, values)
+    return values

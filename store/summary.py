@@ -72,12 +72,16 @@ def seal(store: Store) -> dict[str, int]:
             f"({summary['units']['total'] - summary['units']['done']} units). Run the same extraction again "
             "to fill them in."
         )
-    ledger = "".join(canonical_json(failure) + "\n" for failure in failures(store))
+    ledger = "".join(canonical_json(_classed(failure)) + "\n" for failure in failures(store))
     folder = store.path / MARKER_FOLDER
     with disk_errors("seal", store.path):
         write_bytes(folder / LEDGER_FILE, ledger.encode())
         write_json(folder / SUMMARY_FILE, summary)
     return rows
+
+
+def _classed(failure: dict[str, Any]) -> dict[str, Any]:
+    return {**failure, "transient": Reason[failure["reason"].upper()].is_transient}
 
 
 def _count_rows(status: NDArray[Any]) -> dict[str, int]:

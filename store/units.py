@@ -64,9 +64,10 @@ class UnitResult:
 def write_unit(store: Store, unit: int, result: UnitResult) -> Marker:
     """Write all objects of `unit`, read each back, then commit it by its marker, which is returned.
 
-    Until the marker is there the unit is not committed, whatever lies on disk. A unit that is committed already stays
-    so until its replacement is whole (`coldframe.store.replace`). Failed rows are stored as NaN. An ok row whose tokens are not finite, or all zero, after
-    the cast to the storage type becomes a failed row with reason `NON_FINITE`.
+    Until the marker is there the unit is not committed, whatever lies on disk. A unit that is committed already
+    stays so until its replacement is whole (`coldframe.store.replace`). Failed rows are stored as NaN. An ok row
+    whose tokens are not finite, or all zero, after the cast to the storage type becomes a failed row with reason
+    `NON_FINITE`.
 
     Raises:
         UsageError: the store was opened for reading only.

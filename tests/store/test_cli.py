@@ -53,19 +53,15 @@ def test_verify_passes(filled: Store) -> None:
     )
 
 
-def test_verify_finds_what_fast_cannot_see_and_repairs_with_extract(filled: Store) -> None:
+def test_verify_finds_what_fast_cannot_see_and_changes_nothing(filled: Store) -> None:
     flip(filled)
     fast = run("verify", filled.path, "--fast")
     assert (fast.exit_code, "not checksums" in fast.output) == (0, True)
     result = run("verify", filled.path)
     assert result.exit_code == 1
     assert "checksum: unit 1: cls/c/1/0: the object's sha256 is not the recorded one" in result.stdout
-    assert "verify --discard-damaged" in result.stderr
+    assert "Run `coldframe repair` on the store" in result.stderr
     assert pending_units(filled) == []
-    discarded = run("verify", filled.path, "--discard-damaged")
-    assert discarded.exit_code == 1
-    assert "Run `coldframe extract` with the same arguments" in discarded.stderr
-    assert pending_units(filled) == [1]
     write_unit(filled, 1, small_result(filled, 1))
     assert run("verify", filled.path).exit_code == 0
 
@@ -89,14 +85,6 @@ def test_verify_as_json(empty: Store) -> None:
     assert result.exit_code == 1
     fields = json.loads(result.stdout)
     assert (fields["passed"], fields["absent"], fields["problems"][0]["kind"]) == (False, 51, "absent")
-
-
-def test_discarding_waits_for_no_running_extraction(filled: Store) -> None:
-    flip(filled)
-    with filled.lock():
-        result = run("verify", filled.path, "--discard-damaged")
-    assert (result.exit_code, "Another extraction is running" in result.stderr) == (2, True)
-    assert pending_units(filled) == []
 
 
 def test_usage_errors_leave_with_2(filled: Store) -> None:
