@@ -36,6 +36,7 @@ from coldframe.store import (
 from coldframe.store.plan import Plan
 from coldframe.store.recipe import Control, Recipe, Sampling
 from coldframe.store.schema import Reason, StorageDtype, TokenGeometry, Tokens
+from coldframe.store.store import store_folder
 from coldframe.store.text import path_to_text, size_to_text
 
 # a display for one stage: called with a label and a length, its context yields a function that advances it
@@ -253,8 +254,7 @@ def plan_videos(
 
 def require_store_path(store_path: str, *, must_exist: bool) -> None:
     """Refuse a path where no store can be, or is, before any work."""
-    if not store_path:
-        raise UsageError("The path of the store is empty. Name a folder, such as videos.zarr.")
+    store_folder(store_path)
     if os.path.islink(store_path) and not os.path.exists(store_path):
         raise UsageError(
             f"{path_to_text(store_path)} is a link to {path_to_text(os.readlink(store_path))}, which does not exist. "

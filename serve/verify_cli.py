@@ -11,17 +11,18 @@ from coldframe.progress import progress_bar
 from coldframe.serve.canary import Canary, check_canaries
 from coldframe.store import VerifyReport, open_store, path_to_text, verify_store
 from coldframe.store.root import read_root
+from coldframe.store.store import store_folder
 
 
 @click.command("verify")
-@click.argument("store", type=click.Path(path_type=Path))
+@click.argument("store")
 @click.option("--fast", is_flag=True, help="Check markers, presence and sizes only, without hashing.")
 @click.option("--encoder", metavar="DIR", help="Bundle: also encode a few rows again and compare (canaries).")
 @click.option(
     "--canaries", type=click.IntRange(1), default=8, show_default=True, help="Rows to encode again, evenly spread."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def verify_command(store: Path, fast: bool, encoder: str | None, canaries: int, as_json: bool) -> None:
+def verify_command(store: str, fast: bool, encoder: str | None, canaries: int, as_json: bool) -> None:
     """Check every row, marker and checksum of a store.
 
     With --encoder, a few rows are also decoded and encoded again from their videos: checksums show that bytes are
@@ -36,11 +37,12 @@ def verify_command(store: Path, fast: bool, encoder: str | None, canaries: int, 
       coldframe verify videos.zarr --fast
       coldframe verify videos.zarr --encoder levjepa-large/ --canaries 32
     """
-    report = _verify(store, fast)
-    checked = _canaries(store, encoder, canaries) if encoder else []
+    folder = store_folder(store)
+    report = _verify(folder, fast)
+    checked = _canaries(folder, encoder, canaries) if encoder else []
     if as_json:
         extra = {"canaries": [canary.to_dict() for canary in checked]} if encoder else {}
-        click.echo(json.dumps({"store": path_to_text(store.absolute()), **report.to_dict(), **extra}))
+        click.echo(json.dumps({"store": path_to_text(folder), **report.to_dict(), **extra}))
     else:
         click.echo("\n".join([_verify_text(report), *_canary_lines(checked)]))
     if not report.passed:

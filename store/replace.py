@@ -14,6 +14,7 @@ from coldframe.store.markers import (
     MARKER_FOLDER,
     STAGED,
     SUMMARY_FILE,
+    NotAMarker,
     marker_path,
     read_sealed_json,
     staged_marker_path,
@@ -26,9 +27,13 @@ def finish_replacement(root: Path, unit: int) -> None:
     Can be repeated after a crash: what has been moved already is left where it is.
     """
     staged = staged_marker_path(root, unit)
-    keys = read_sealed_json(staged)["objects"]
+    try:
+        objects = read_sealed_json(staged)["objects"]
+    except NotAMarker:  # damaged on disk: it decides nothing
+        staged.unlink()
+        return
     take_back_commit(root, unit)
-    for key in keys:
+    for key in objects:
         source = root / (key + STAGED)
         if source.exists():
             source.replace(root / key)

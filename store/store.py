@@ -349,6 +349,17 @@ class Store:
             yield
 
 
+def store_folder(path: str | os.PathLike[str]) -> Path:
+    """`path` made absolute.
+
+    Raises:
+        UsageError: it is empty, which would otherwise mean the current folder.
+    """
+    if not os.fspath(path):
+        raise UsageError("The path of the store is empty. Name a folder, such as videos.zarr.")
+    return Path(os.path.abspath(path))
+
+
 def open_store(path: str | os.PathLike[str], *, writable: bool = False) -> Store:
     """The store at `path`.
 
@@ -357,7 +368,7 @@ def open_store(path: str | os.PathLike[str], *, writable: bool = False) -> Store
         UsageError: something else is there; the message says what.
         StoreError: a store of another format version, or one whose plan has been altered or cut short.
     """
-    folder = Path(os.path.abspath(path))
+    folder = store_folder(path)
     store = Store(path=folder, root=read_root(folder), writable=writable)
     if growth_folder(folder).exists():
         raise StoreError(

@@ -40,6 +40,7 @@ def summarise(store: Store) -> dict[str, Any]:
         "dtype": store.recipe.dtype,
         "arrays": arrays,
         "bytes": sum(array["bytes"] for array in arrays.values()),
+        "grown_from_rows": [plan.rows for plan in store.root.earlier],
         "recipe_id": store.recipe_id,
         "plan_id": store.plan_id,
         "recipe": store.recipe.to_dict(),
@@ -138,15 +139,14 @@ def _arrays(store: Store) -> dict[str, dict[str, Any]]:
             "dims": list(spec.dims),
             "shape": list(spec.shape),
             "dtype": spec.dtype,
-            "bytes": _tree_bytes(store.path / name),
+            **_sizes([store.path / name]),
         }
         for name, spec in store.unit_arrays.items()
     }
-    rest = sum(_tree_bytes(entry) for entry in store.path.iterdir() if entry.name not in (*arrays, MARKER_FOLDER))
-    return {**arrays, "plan": {"bytes": rest}}
+    rest = [entry for entry in store.path.iterdir() if entry.name not in (*arrays, MARKER_FOLDER)]
+    return {**arrays, "plan": _sizes(rest)}
 
 
-def _tree_bytes(place: Path) -> int:
-    if place.is_file():
-        return place.stat().st_size
-    return sum(entry.stat().st_size for entry in place.rglob("*") if entry.is_file())
+def _sizes(places: list[Path]) -> dict[str, int]:
+    sizes = [entry.stat().st_size for place in places for entry in (place, *place.rglob("*")) if entry.is_file()]
+    return {"bytes": sum(sizes), "files": len(sizes), "largest_file_bytes": max(sizes, default=0)}

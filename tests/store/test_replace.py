@@ -136,3 +136,16 @@ def test_a_disk_that_refuses_leaves_the_old_unit(filled: Store, monkeypatch: pyt
             write_unit(filled, 1, small_result(filled, 1))
     assert (filled.path / "units/1.json").read_bytes() == before
     assert verify_store(filled.path).passed
+
+
+def test_a_staged_marker_that_is_damaged_decides_nothing(filled: Store) -> None:
+    before = filled.cls()
+    staged = filled.path / "units/1.next.json"
+    staged.write_bytes((filled.path / "units/1.json").read_bytes()[:-9])
+    (filled.path / "cls/c/1/0.next").write_bytes(b"never finished")
+    finish_replacements(filled.path)
+    assert not staged.exists()
+    np.testing.assert_array_equal(open_store(filled.path).cls(), before)
+    write_unit(filled, 1, small_result(filled, 1))
+    assert not (filled.path / "cls/c/1/0.next").exists()
+    assert verify_store(filled.path).passed
