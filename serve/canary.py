@@ -60,7 +60,7 @@ def check_canaries(
         RecipeMismatch: `bundle` is not the encoder that the store was made with.
         UsageError: no row is ok.
     """
-    _require_same_encoder(store, bundle)
+    require_same_encoder(store, bundle)
     ok = store.ok_rows()
     if not len(ok):
         raise UsageError(f"{store.path} has no row that is ok, so there is nothing to encode again.")
@@ -74,7 +74,8 @@ def check_canaries(
     return canaries
 
 
-def _require_same_encoder(store: Store, bundle: Bundle) -> None:
+def require_same_encoder(store: Store, bundle: Bundle) -> None:
+    """Raise `RecipeMismatch` unless `bundle` is the encoder that the store was made with."""
     here = {"encoder": bundle.name, "weights_sha256": bundle.weights_sha256, "attention": bundle.attention}
     there = {name: getattr(store.recipe, name) for name in here}
     if here != there:

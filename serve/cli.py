@@ -1,7 +1,7 @@
 """Commands `coldframe plan` and `coldframe extract`."""
 
 import json
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -10,20 +10,29 @@ import numpy as np
 from coldframe.cli_errors import one_line
 from coldframe.export import Bundle, open_bundle
 from coldframe.progress import progress_bar
+from coldframe.serve.destination import require_store_path
 from coldframe.serve.estimate import Estimate, estimate
-from coldframe.serve.extract import ENGINES, Engine, Extraction, extract, make_recipe, plan_videos, token_geometry
-from coldframe.serve.gpu_runtime import DEVICES, GPU_BACKENDS, GpuBackend
+from coldframe.serve.extract import (
+    ENGINES,
+    Engine,
+    Extraction,
+    extract,
+    make_recipe,
+    plan_videos,
+    token_geometry,
+)
+from coldframe.serve.gpu_runtime import GpuBackend
 from coldframe.serve.inputs import Inputs, collect_inputs, passed_over
 from coldframe.serve.parts import Part
-from coldframe.serve.readers import DECODERS, DecoderName
-from coldframe.serve.runtime import BACKENDS, PRECISIONS, Backend, require_variant
+from coldframe.serve.preview import Preview, preview
+from coldframe.serve.readers import DecoderName
+from coldframe.serve.run_options import BACKEND_OPTIONS, Command, failure_limits, run_options, with_options
+from coldframe.serve.runtime import PRECISIONS, Backend, require_variant
 from coldframe.serve.stages import STAGES, StageSeconds
 from coldframe.store.plan import Plan
 from coldframe.store.recipe import CONTROLS, Recipe
 from coldframe.store.schema import TOKEN_TIERS, Flag, Status
 from coldframe.store.text import path_to_text, size_to_text
-
-Command = Callable[..., Any]
 
 
 def recipe_options(command: Command) -> Command:
@@ -62,18 +71,7 @@ def recipe_options(command: Command) -> Command:
             show_default=True,
             help="Order of a clip's frames: their own, or that of a negative control (into a store of its own).",
         ),
-        click.option(
-            "--backend",
-            type=click.Choice([*BACKENDS, *GPU_BACKENDS]),
-            default="onnxruntime",
-            show_default=True,
-            help="Runtime of the encoder.",
-        ),
-        click.option(
-            "--device",
-            type=click.Choice(DEVICES),
-            help="Where the encoder runs; cuda without a GPU is an error.  [default: cpu, or cuda for tensorrt]",
-        ),
+        *BACKEND_OPTIONS,
         click.option(
             "--precision",
             type=click.Choice(PRECISIONS),
@@ -81,11 +79,15 @@ def recipe_options(command: Command) -> Command:
             show_default=True,
             help="Arithmetic of the encoder; part of the recipe. bf16 is fastest with --backend openvino.",
         ),
+        click.option(
+            "--limit",
+            type=click.IntRange(1),
+            metavar="N",
+            help="Take the first N videos only, in the order of their paths.  [default: all]",
+        ),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text."),
     ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return with_options(command, options)
 
 
 def _prepare(paths: tuple[str, ...], encoder: str, options: dict[str, Any]) -> tuple[Bundle, Recipe, Inputs]:
@@ -103,7 +105,8 @@ def _prepare(paths: tuple[str, ...], encoder: str, options: dict[str, Any]) -> t
     )
     require_variant(bundle, options["backend"], recipe.precision, options["device"])
     token_geometry(bundle, recipe.tokens)  # refuses a tier that the encoder's grid cannot give, before any work
-    return bundle, recipe, collect_inputs(paths)
+    inputs = collect_inputs(paths)
+    return bundle, recipe, replace(inputs, videos=inputs.videos[: options["limit"]])
 
 
 @click.command("plan")
@@ -123,12 +126,24 @@ def plan_command(
     """
     bundle, recipe, inputs = _prepare(paths, encoder, {**options, "backend": backend})
     plan = plan_videos(inputs.videos, recipe, progress_bar)
-    found = estimate(plan, bundle, backend=backend, device=options["device"])
+    _show_plan(plan, estimate(plan, bundle, backend=backend, device=options["device"]), inputs, bundle, as_json)
+
+
+def _show_plan(
+    plan: Plan, found: Estimate, inputs: Inputs, bundle: Bundle, as_json: bool, rows: Preview | None = None
+) -> None:
+    """Print the plan, and with `rows` what it means for a store; leave with 3 if videos cannot be used."""
     if as_json:
-        answer = {"recipe": recipe.to_dict(), "recipe_id": recipe.recipe_id, "plan_id": plan.plan_id}
-        click.echo(json.dumps({**answer, **found.to_dict(), "ignored_files": inputs.ignored}))
+        answer = {"recipe": plan.recipe.to_dict(), "recipe_id": plan.recipe.recipe_id, "plan_id": plan.plan_id}
+        of_store = {"store_rows": rows.to_dict()} if rows else {}
+        click.echo(json.dumps({**answer, **found.to_dict(), **of_store, "ignored_files": inputs.ignored}))
     else:
         click.echo(_plan_text(plan, found, inputs, bundle))
+        if rows:
+            click.echo(
+                f"store     {rows.rows} rows, {rows.new_rows} of them new; {rows.rows_to_extract} to extract. Nothing "
+                "was written."
+            )
     if found.failed_videos:
         raise SystemExit(3)
 
@@ -162,20 +177,8 @@ def _plan_text(plan: Plan, found: Estimate, inputs: Inputs, bundle: Bundle) -> s
 @click.command("extract")
 @recipe_options
 @click.option("--store", "store_path", required=True, metavar="S.zarr", help="Store to write, or to finish.")
-@click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes.")
-@click.option("--batch-clips", type=click.IntRange(1, 256), default=4, show_default=True, help="Clips a batch.")
-@click.option(
-    "--decoder",
-    type=click.Choice(DECODERS),
-    default="pyav",
-    show_default=True,
-    help="dali: on the GPU. dali-cpu: VP8, VP9 and MJPEG. What DALI would read differently goes to PyAV, recorded.",
-)
-@click.option(
-    "--decoders",
-    type=click.IntRange(1),
-    help="Decode processes a worker.  [default: 1, or one a core with a GPU]",
-)
+@click.option("--append", is_flag=True, help="Add those of the videos that the store lacks, behind the ones it has.")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, as `coldframe plan` does, and write nothing.")
 @click.option(
     "--part",
     metavar="I/N",
@@ -188,6 +191,7 @@ def _plan_text(plan: Plan, found: Estimate, inputs: Inputs, bundle: Bundle) -> s
     show_default=True,
     help="ray: workers are actors of the cluster at RAY_ADDRESS, or of a new one on this machine.",
 )
+@run_options
 def extract_command(
     paths: tuple[str, ...],
     encoder: str,
@@ -200,6 +204,10 @@ def extract_command(
     decoders: int | None,
     part: str | None,
     engine: Engine,
+    append: bool,
+    dry_run: bool,
+    max_failures: int | None,
+    max_failures_in_a_row: int,
     **options: Any,
 ) -> None:
     """Extract tokens of videos into a Zarr store. Run the same command again to resume after any interruption.
@@ -218,11 +226,21 @@ def extract_command(
       coldframe extract videos/ --encoder levjepa-large/ --store videos.zarr
       coldframe extract train.csv --encoder levjepa-large/ --store train.zarr --tokens cls+mean --workers 2
       coldframe extract videos/ --encoder levjepa-large/ --store fast.zarr --backend openvino --precision bf16
+      coldframe extract new_videos/ --encoder levjepa-large/ --store videos.zarr --append
       coldframe extract videos/ --encoder nano/ --store s.zarr --part $SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT
       RAY_ADDRESS=head:6379 coldframe extract videos/ --encoder nano/ --store s.zarr --engine ray --workers 8
     """
     share = None if part is None else Part.parse(part)
+    require_store_path(store_path, must_exist=append)
     bundle, recipe, inputs = _prepare(paths, encoder, {**options, "backend": backend})
+    limits = failure_limits(max_failures, max_failures_in_a_row)
+    if dry_run:
+        plan = plan_videos(inputs.videos, recipe, progress_bar, limits)
+        rows = preview(plan, store_path, append=append)
+        _show_plan(
+            plan, estimate(plan, bundle, backend=backend, device=options["device"]), inputs, bundle, as_json, rows
+        )
+        return
     done = extract(
         inputs.videos,
         bundle,
@@ -237,6 +255,8 @@ def extract_command(
         decoders=decoders,
         part=share,
         engine=engine,
+        append=append,
+        limits=limits,
     )
     click.echo(_extract_json(done, inputs) if as_json else _extract_text(done, bundle))
     raise SystemExit(done.exit_code)

@@ -1,31 +1,40 @@
 """Extraction: plan, extract, seal. A finished store accounts for every planned row."""
 
 import os
-import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from coldframe.errors import ColdframeError, UsageError
+from coldframe.errors import UsageError
 from coldframe.export import Bundle
 from coldframe.serve.cores import share_cores
+from coldframe.serve.destination import grown, made, open_part, require_store_path
 from coldframe.serve.gpu_runtime import GpuBackend, is_gpu_request
+from coldframe.serve.guard import FailureLimits
 from coldframe.serve.inputs import InputVideo
-from coldframe.serve.parts import Part, count_rows, other_videos, require_same_paths, seal_once
+from coldframe.serve.parts import Part, count_rows, seal_once
 from coldframe.serve.planner import make_plan
 from coldframe.serve.readers import DecoderName, open_reader
 from coldframe.serve.runtime import Backend, require_variant
 from coldframe.serve.stages import StageSeconds
 from coldframe.serve.tiers import require_even_grid
 from coldframe.serve.unit import RunnerSettings
+from coldframe.serve.watch import StoreWatch
 from coldframe.serve.workers import run_units
-from coldframe.store import Store, create_store, open_store, pending_units, seal
+from coldframe.store import (
+    Store,
+    finish_growth,
+    finish_replacements,
+    open_store,
+    pending_units,
+    rows_to_retry,
+    seal,
+)
 from coldframe.store.plan import Plan
 from coldframe.store.recipe import Control, Recipe, Sampling
-from coldframe.store.schema import StorageDtype, TokenGeometry, Tokens
-from coldframe.store.text import path_to_text, size_to_text
+from coldframe.store.schema import Reason, StorageDtype, TokenGeometry, Tokens
 
 # a display for one stage: called with a label and a length, its context yields a function that advances it
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], object]]]
@@ -137,6 +146,8 @@ def extract(
     decoders: int | None = None,
     part: Part | None = None,
     engine: Engine = "local",
+    append: bool = False,
+    limits: FailureLimits | None = None,
 ) -> Extraction:
     """Extract `videos` into the store at `store_path`, or finish what an earlier run began.
 
@@ -154,23 +165,88 @@ def extract(
         decoders: decode processes a worker; None for a number that suits the device.
         part: extract only these units, and seal the store only if all others are there.
         engine: `local`, or `ray`, whose workers are actors anywhere in a cluster.
+        append: the store exists; those of `videos` that it lacks get rows behind the ones that it has.
+        limits: failures after which the run stops; None for `FailureLimits()`.
 
     Raises:
         RecipeMismatch: the store was made with another recipe.
         UsageError: the videos are not those that the store was planned with, or another run holds the store.
         StoreError: rows are unaccounted for at the end.
+        ColdframeError: more failures than `limits` allows, or a disk that refuses.
     """
     started = time.perf_counter()
+    require_store_path(store_path, must_exist=append)
+    if append and part is not None:
+        raise UsageError(
+            "--append and --part exclude each other: a store grows once, not once a job. Start one job with --append; "
+            "as soon as it extracts it can be stopped, and parts can then be run that name all videos."
+        )
     # a decoder that is not there, or has no GPU, is known before planning
     open_reader(decoder, image_size=recipe.image_size, threads=1).close()
     require_variant(bundle, backend, recipe.precision, device)
     if os.path.exists(store_path):  # before planning, which can take long
+        finish_growth(store_path)
         recipe.require_equal(open_store(store_path).recipe, f"the store {store_path}")
-    store = _open_or_create(videos, bundle, store_path, recipe, progress, part)
+    if part is not None and os.path.exists(store_path):
+        store = open_part(store_path, videos)
+    else:
+        plan = plan_videos(videos, recipe, progress, limits or FailureLimits())
+        geometry = token_geometry(bundle, recipe.tokens)
+        store = grown(plan, store_path) if append else made(plan, store_path, geometry, encoder_identity(bundle))
+    done = complete(
+        store,
+        bundle,
+        progress=progress,
+        backend=backend,
+        device=device,
+        workers=workers,
+        batch_clips=batch_clips,
+        decoder=decoder,
+        decoders=decoders,
+        part=part,
+        engine=engine,
+        limits=limits,
+    )
+    return replace(done, seconds=time.perf_counter() - started)
+
+
+def complete(
+    store: Store,
+    bundle: Bundle,
+    *,
+    progress: Progress,
+    backend: Backend | GpuBackend = "onnxruntime",
+    device: str | None = None,
+    workers: int = 1,
+    batch_clips: int = 4,
+    decoder: DecoderName = "pyav",
+    decoders: int | None = None,
+    part: Part | None = None,
+    engine: Engine = "local",
+    limits: FailureLimits | None = None,
+    retry: Collection[Reason] = (),
+) -> Extraction:
+    """Extract what `store` lacks, then seal it. Nothing but the store and the videos that it names is needed.
+
+    Args:
+        store: open for writing.
+        retry: failed rows with these reasons are tried again as well; their units are written anew, whole.
+        bundle, progress, backend, device, workers, batch_clips, decoder, decoders, part, engine, limits: as for
+            `extract`.
+
+    Raises:
+        UsageError: another run holds the store.
+        StoreError: rows are unaccounted for at the end.
+        ColdframeError: more failures than `limits` allows, or a disk that refuses.
+    """
+    started, store_path, limits = time.perf_counter(), str(store.path), limits or FailureLimits()
     units = range(store.unit_count) if part is None else part.units(store.unit_count)
     with store.lock(None if part is None else units):
-        pending = [unit for unit in pending_units(store) if unit in units]
+        finish_replacements(store.path, units)
+        again = rows_to_retry(store, retry) // store.unit_rows
+        pending = [unit for unit in sorted({*pending_units(store), *again.tolist()}) if unit in units]
         todo = sum(len(store.unit_range(unit)) for unit in pending)
+        watch = StoreWatch(store, pending, limits)
         cores = share_cores(workers=workers, on_gpu=is_gpu_request(backend, device), decoders=decoders)
         settings = RunnerSettings(
             store=store_path,
@@ -181,9 +257,12 @@ def extract(
             decoder=decoder,
             device=device,
             decoders=cores.decoders if decoder == "pyav" else decoders or 1,
+            retry=tuple(retry),
+            failures_in_a_row=limits.in_a_row,
         )
         with progress("Extracting clips", todo) as advance:
-            stages = _run(engine, pending, settings, workers, advance)
+            stages = _run(engine, pending, settings, workers, watch.around(advance))
+        watch.look()
         sealed = part is None or not pending_units(store)
         counts = seal(store) if part is None else count_rows(store, units)
     if part is not None and sealed:
@@ -216,41 +295,13 @@ def _run(
     return run_on_ray(pending, settings, workers=workers, on_clips=on_clips)
 
 
-def plan_videos(videos: Sequence[InputVideo], recipe: Recipe, progress: Progress) -> Plan:
+def plan_videos(
+    videos: Sequence[InputVideo], recipe: Recipe, progress: Progress, limits: FailureLimits | None = None
+) -> Plan:
     """`make_plan` with a progress display and as many threads as this process may use."""
+    threads = len(os.sched_getaffinity(0))
     with progress("Indexing videos", len(videos)) as advance:
-        return make_plan(videos, recipe, threads=len(os.sched_getaffinity(0)), on_video=lambda: advance(1))
-
-
-def _open_or_create(
-    videos: Sequence[InputVideo],
-    bundle: Bundle,
-    store_path: str,
-    recipe: Recipe,
-    progress: Progress,
-    part: Part | None,
-) -> Store:
-    if part is not None and os.path.exists(store_path):
-        store = open_store(store_path, writable=True)
-        require_same_paths(store, videos)
-        return store
-    return _store_for(plan_videos(videos, recipe, progress), bundle, store_path)
-
-
-def _store_for(plan: Plan, bundle: Bundle, store_path: str) -> Store:
-    geometry = token_geometry(bundle, plan.recipe.tokens)
-    if not os.path.exists(store_path):
-        _require_space(store_path, len(plan.clips) * geometry.row_bytes(plan.recipe.dtype))
-        try:
-            return create_store(store_path, plan, geometry=geometry, encoder=encoder_identity(bundle))
-        except ColdframeError:
-            if not os.path.exists(store_path):
-                raise  # else another part made it in the meantime, from the same plan, as is checked now
-    store = open_store(store_path, writable=True)
-    plan.recipe.require_equal(store.recipe, f"the store {store_path}")
-    if store.plan_id != plan.plan_id:
-        raise UsageError(other_videos(store, _differences(store, plan)))
-    return store
+        return make_plan(videos, recipe, threads=threads, on_video=lambda: advance(1), limits=limits)
 
 
 def encoder_identity(bundle: Bundle) -> dict[str, Any]:
@@ -262,23 +313,3 @@ def encoder_identity(bundle: Bundle) -> dict[str, Any]:
         "licence": bundle.licence,
         "non_commercial": bundle.non_commercial,
     }
-
-
-def _differences(store: Store, plan: Plan) -> list[str]:
-    there = dict(zip(store.video_column("path"), store.video_column("sha256"), strict=True))
-    here = dict(zip(plan.videos.path, plan.videos.sha256, strict=True))
-    notes = [f"{path} is new" for path in here if path not in there]
-    notes += [f"{path} is missing" for path in there if path not in here]
-    return notes + [f"{path} has other content" for path in here if path in there and here[path] != there[path]]
-
-
-def _require_space(store_path: str, wanted_bytes: int) -> None:
-    folder = os.path.dirname(os.path.abspath(store_path))
-    while not os.path.isdir(folder):
-        folder = os.path.dirname(folder)
-    free_bytes = shutil.disk_usage(folder).free
-    if wanted_bytes > free_bytes:
-        raise ColdframeError(
-            f"The store needs {size_to_text(wanted_bytes)}, {path_to_text(folder)} has {size_to_text(free_bytes)} free."
-            " Keep fewer tokens (--tokens), or choose another disk."
-        )

@@ -62,7 +62,7 @@ def other_videos(store: Store, notes: list[str]) -> str:
     more = f" and {len(notes) - 3} more" if len(notes) > 3 else ""
     return (
         f"The videos are not those that {path_to_text(store.path)} was planned with: {shown}{more}. "
-        "Name the same videos to resume, or give a new --store."
+        "Name the same videos to resume, add --append to extract new ones, or give a new --store."
     )
 
 

@@ -1,18 +1,21 @@
 """Planner: input videos under one recipe become the table of videos and clips that fixes every row."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import UsageError, VideoError
 from coldframe.serve.decode_process import DecodeProcess
+from coldframe.serve.guard import FailureGuard, FailureLimits
 from coldframe.serve.inputs import InputVideo
 from coldframe.serve.pts_index import PtsIndex
 from coldframe.serve.sampling import SampledClips
@@ -23,12 +26,34 @@ from coldframe.store.schema import Reason, Status
 from coldframe.store.text import path_to_text
 
 
+class _Facts(NamedTuple):
+    """What the table of videos says of an index. The index itself, eight bytes a frame and more, is not kept."""
+
+    codec: str = ""
+    width: int = 0
+    height: int = 0
+    rotation: int = 0
+    fps: float = math.nan
+    frames: int = 0
+    duration_s: float = math.nan
+    promised_s: float = math.nan
+    flags: int = 0
+
+    @classmethod
+    def of(cls, index: PtsIndex | None) -> "_Facts":
+        if index is None:
+            return cls()
+        picture = (index.codec, index.width, index.height, index.rotation)
+        return cls(*picture, index.fps, len(index.pts), index.duration_s, index.promised_s, int(index.flags))
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Surveyed:
     """One input and what was found in it."""
 
     video: InputVideo
     found: Survey
+    facts: _Facts
 
 
 def make_plan(
@@ -37,6 +62,7 @@ def make_plan(
     *,
     threads: int = 1,
     on_video: Callable[[], object] | None = None,
+    limits: FailureLimits | None = None,
 ) -> Plan:
     """Hash and index every video, sample its clips and lay out the rows: videos as given, clips in time order.
 
@@ -48,17 +74,20 @@ def make_plan(
         recipe: decides frames, rate and hop.
         threads: files surveyed at once, each in a process that can be killed; does not change the plan.
         on_video: called after each file, for a progress bar.
+        limits: how many videos may be unusable; None for any number.
 
     Raises:
         UsageError: files with equal content carry different labels or other columns.
+        ColdframeError: more videos are unusable than `limits` allows.
     """
-
+    guard = FailureGuard(limits or FailureLimits(in_a_row=0))
     processes: SimpleQueue[DecodeProcess] = SimpleQueue()
 
     def examine(video: InputVideo) -> _Surveyed:
         process = processes.get()
         try:
-            return _Surveyed(video=video, found=_survey(process, video.path, recipe))
+            found = _survey(process, video.path, recipe)
+            return _Surveyed(video=video, found=replace(found, index=None), facts=_Facts.of(found.index))
         finally:
             processes.put(process)
             if on_video:
@@ -69,9 +98,32 @@ def make_plan(
             process = DecodeProcess()
             stack.callback(process.close)
             processes.put(process)
-        surveyed = list(pool.map(examine, videos))
+        surveyed = []
+        for item in _in_order(pool, examine, videos, ahead=4 * threads):
+            surveyed.append(item)
+            if item.found.error is None:
+                guard.succeeded()
+            else:
+                guard.failed(path_to_text(item.video.path), item.found.error.reason)
     kept, duplicates = _merge_duplicates(surveyed)
     return Plan(recipe=recipe, videos=_video_table(kept, duplicates), clips=_clip_table(kept, recipe.frames))
+
+
+def _in_order(
+    pool: ThreadPoolExecutor, work: Callable[[InputVideo], _Surveyed], videos: Sequence[InputVideo], *, ahead: int
+) -> Iterator[_Surveyed]:
+    """`pool.map` with at most `ahead` calls under way: a consumer that stops has little to wait for."""
+    waiting: deque[Future[_Surveyed]] = deque()
+    try:
+        for video in videos:
+            waiting.append(pool.submit(work, video))
+            if len(waiting) == ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
 
 
 def _survey(process: DecodeProcess, path: str, recipe: Recipe) -> Survey:
@@ -108,8 +160,8 @@ def _merge_duplicates(surveyed: Sequence[_Surveyed]) -> tuple[list[_Surveyed], l
 
 
 def _video_table(kept: Sequence[_Surveyed], duplicates: Sequence[Sequence[str]]) -> Videos:
-    def column(dtype: type[np.generic], of_index: Callable[[PtsIndex], Any], otherwise: Any) -> NDArray[Any]:
-        return np.array([otherwise if item.found.index is None else of_index(item.found.index) for item in kept], dtype)
+    def column(name: str, dtype: type[np.generic]) -> NDArray[Any]:
+        return np.array([getattr(item.facts, name) for item in kept], dtype)
 
     return Videos(
         path=[path_to_text(item.video.path) for item in kept],
@@ -118,18 +170,18 @@ def _video_table(kept: Sequence[_Surveyed], duplicates: Sequence[Sequence[str]])
         source=[item.video.source or item.found.sha256 or path_to_text(item.video.path) for item in kept],
         duplicates=[json.dumps(list(paths)) for paths in duplicates],
         bytes=np.array([item.found.bytes for item in kept], np.int64),
-        codec=["" if item.found.index is None else item.found.index.codec for item in kept],
-        width=column(np.int32, lambda index: index.width, 0),
-        height=column(np.int32, lambda index: index.height, 0),
-        rotation=column(np.int32, lambda index: index.rotation, 0),
-        fps=column(np.float64, lambda index: index.fps, np.nan),
-        frames=column(np.int32, lambda index: len(index.pts), 0),
-        duration_s=column(np.float64, lambda index: index.duration_s, np.nan),
-        promised_s=column(np.float64, lambda index: index.promised_s, np.nan),
+        codec=[item.facts.codec for item in kept],
+        width=column("width", np.int32),
+        height=column("height", np.int32),
+        rotation=column("rotation", np.int32),
+        fps=column("fps", np.float64),
+        frames=column("frames", np.int32),
+        duration_s=column("duration_s", np.float64),
+        promised_s=column("promised_s", np.float64),
         status=np.array([Status.FAILED if item.found.error else Status.OK for item in kept], np.uint8),
         reason=np.array([_reason(item) for item in kept], np.uint8),
         error=[str(item.found.error) if item.found.error else "" for item in kept],
-        flags=column(np.uint32, lambda index: int(index.flags), 0),
+        flags=column("flags", np.uint32),
         columns=_manifest_columns([item.video.columns for item in kept]),
     )
 
@@ -162,7 +214,7 @@ def _clip_table(kept: Sequence[_Surveyed], frames: int) -> Clips:
     def joined(name: str, dtype: type[np.generic]) -> NDArray[Any]:
         return np.concatenate([getattr(part, name) for part in parts]).astype(dtype, copy=False)
 
-    video_flags = np.array([0 if item.found.index is None else int(item.found.index.flags) for item in kept], np.uint32)
+    video_flags = np.array([item.facts.flags for item in kept], np.uint32)
     return Clips(
         video=np.repeat(np.arange(len(kept), dtype=np.int32), counts),
         start_s=joined("start_s", np.float64),

@@ -19,8 +19,7 @@ from coldframe.serve.cores import share_cores
 from coldframe.serve.gpu_runtime import is_gpu_request
 from coldframe.serve.stages import StageSeconds
 from coldframe.serve.unit import RunnerSettings, UnitRunner
-from coldframe.store import Store, open_store
-from coldframe.store.markers import NotAMarker
+from coldframe.store import Store, open_store, rows_to_extract
 
 MOST_UNITS = 8  # handed out together: decoding runs on from one to the next, and so many are lost with an actor
 MOST_DEATHS = 3  # of actors that held one unit, before it is blamed
@@ -36,18 +35,11 @@ class UnitActor:
         self._runner: UnitRunner | None = None  # opened by `run`, whose errors come back as they are
 
     def run(self, units: Sequence[int]) -> StageSeconds:
-        """Run those of `units` that are not committed."""
+        """Run those of `units` that still lack rows."""
         if self._runner is None:
             self._runner = UnitRunner(self._settings)
-        return self._runner.run([unit for unit in units if not _is_committed(self._runner.store, unit)])
-
-
-def _is_committed(store: Store, unit: int) -> bool:
-    try:
-        store.committed_marker(unit)
-    except (FileNotFoundError, NotAMarker):
-        return False
-    return True
+        store, retry = self._runner.store, self._settings.retry
+        return self._runner.run([unit for unit in units if len(rows_to_extract(store, unit, retry))])
 
 
 def run_on_ray(

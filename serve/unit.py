@@ -1,6 +1,5 @@
 """Unit runner: decodes, encodes and commits units. The next one is decoded and encoded while one is written."""
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,11 +17,13 @@ from coldframe.serve.control import frame_order, window_name
 from coldframe.serve.decode_process import STALL_SECONDS
 from coldframe.serve.frame_cache import FrameCache
 from coldframe.serve.gpu_runtime import GpuBackend
+from coldframe.serve.guard import FailureGuard, FailureLimits
 from coldframe.serve.readers import DecoderName, open_reader
 from coldframe.serve.runtime import Backend, Runtime, open_runtime
 from coldframe.serve.stages import StageSeconds
 from coldframe.serve.tiers import keep_tier
-from coldframe.store import Store, UnitResult, open_store, write_unit
+from coldframe.serve.unit_writer import UnitWriter
+from coldframe.store import Store, UnitResult, keep_rows, open_store, rows_to_extract, write_unit
 from coldframe.store.schema import Reason, Status, layer_array
 from coldframe.store.text import text_to_path
 
@@ -41,6 +42,8 @@ class RunnerSettings:
         decoder: `pyav`, `dali` or `dali-cpu` (`open_reader`).
         device: `cpu` or `cuda`; None for the backend's own.
         decoders: decode processes that feed the encoder; only `pyav` takes more than one.
+        retry: failed rows with these reasons are extracted again where a unit is committed.
+        failures_in_a_row: videos, one after the other, that may give no clip before the run stops; 0 for any number.
     """
 
     store: str
@@ -52,6 +55,8 @@ class RunnerSettings:
     decoder: DecoderName = "pyav"
     device: str | None = None
     decoders: int = 1
+    retry: tuple[Reason, ...] = ()
+    failures_in_a_row: int = 0
 
     def __post_init__(self) -> None:
         if self.decoders > 1 and self.decoder != "pyav":
@@ -103,6 +108,7 @@ class UnitRunner:
         self._video = self.store.row_videos
         self._frame_index = self.store.column("frame_index")
         self._n_real = self.store.column("n_real")
+        self._guard = FailureGuard(FailureLimits(in_a_row=settings.failures_in_a_row))
 
     def close(self) -> None:
         """End the decode processes."""
@@ -123,7 +129,7 @@ class UnitRunner:
         decode_seconds = encode_seconds = 0.0
         ahead = 2 * self.settings.batch_clips
         with (
-            _Writer() as writer,
+            UnitWriter() as writer,
             ClipStream(units, self.videos_of, self._readers, ahead=ahead) as answers,
         ):
             for filled, end in self._fill(answers):
@@ -159,7 +165,7 @@ class UnitRunner:
                 yield done, event
 
     def _begin(self, unit: int) -> _Rows:
-        """Room for the rows of `unit`; those that the plan already knows to fail are settled here."""
+        """Room for the rows of `unit`, with what is taken over from an earlier attempt or known from the plan."""
         rows = self.store.unit_range(unit)
         count = len(rows)
         # the type that is stored, so that nothing large is cast again while it is written
@@ -171,18 +177,30 @@ class UnitRunner:
             reason=np.zeros(count, np.uint8),
             tokens={name: np.empty((count, *spec.row_shape), dtype) for name, spec in arrays.items()},
         )
-        known = [row for row in rows if self._frame_index[row, 0] < 0]
+        kept, failures = keep_rows(
+            self.store,
+            unit,
+            retry=self.settings.retry,
+            status=filled.status,
+            reason=filled.reason,
+            tokens=filled.tokens,
+        )
+        filled.failures += failures
+        known = [int(row) for row in self._wanted(unit) if self._frame_index[row, 0] < 0]
         for row in known:
             video = self._video[row]
             reason = Reason(int(self._reasons[video]))
             self._fail(filled, row, VideoError(reason.name.lower(), self._errors[video]))
-        self._on_clips(len(known))
+        self._on_clips(len(kept) + len(known))
         return filled
+
+    def _wanted(self, unit: int) -> NDArray[np.int64]:
+        return rows_to_extract(self.store, unit, self.settings.retry)
 
     def videos_of(self, unit: int) -> list[VideoClips]:
         """What of `unit` is to be decoded, a video at a time."""
         todo = []
-        for video, numbers in groupby(self.store.unit_range(unit), key=lambda row: int(self._video[row])):
+        for video, numbers in groupby(self._wanted(unit), key=lambda row: int(self._video[row])):
             rows = np.fromiter(numbers, np.int64)
             if self._frame_index[rows[0], 0] >= 0:
                 path = text_to_path(self._paths[video])
@@ -196,10 +214,12 @@ class UnitRunner:
         for row, clip in batch:
             if isinstance(clip, VideoError):
                 self._fail(filled, row, clip)
+                self._guard.failed(self._paths[self._video[row]], clip.reason)
             else:
                 clips.append((row, self._in_order(row, clip)))
         if not clips:
             return
+        self._guard.succeeded()
         started = time.perf_counter()
         tokens = self.runtime(np.stack([clip for _, clip in clips]))
         kept = keep_tier(tokens, self.store.recipe.tokens)
@@ -241,51 +261,3 @@ class UnitRunner:
             provenance={"coldframe": coldframe.__version__, **end.provenance, **self.runtime.provenance()},
         )
         write_unit(self.store, end.unit, result)
-
-
-class _Writer:
-    """Runs one commit at a time in a thread, and waits for it before it takes the next.
-
-    Leaving the context waits too: a run that is stopped finishes the unit that is being written. The thread dies with
-    the process, so a second interrupt, which ends that wait, stops at once; the unit is then not committed.
-    """
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._error: BaseException | None = None
-        # not the thread's own `join`, which takes the thread for ended once an interrupt fell into it
-        self._idle = threading.Event()
-        self._idle.set()
-
-    def __enter__(self) -> "_Writer":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._idle.wait()
-
-    def hand_over(self, commit: Callable[..., None], *arguments: object) -> None:
-        """Start `commit(*arguments)` when the one before is done, whose error is raised here."""
-        self.wait()
-        thread = threading.Thread(target=self._run, args=(commit, arguments), name="write", daemon=True)
-        self._idle.clear()
-        try:
-            thread.start()
-        except RuntimeError:  # the system allows no more threads; nobody would ever end the wait
-            self._idle.set()
-            raise
-
-    def wait(self) -> None:
-        """Wait for the last commit and raise its error."""
-        self._idle.wait()
-        if self._error is not None:
-            raise self._error
-
-    def _run(self, commit: Callable[..., None], arguments: Sequence[object]) -> None:
-        started = time.perf_counter()
-        try:
-            commit(*arguments)
-        except BaseException as error:
-            self._error = error
-        finally:
-            self.seconds += time.perf_counter() - started
-            self._idle.set()

@@ -9,32 +9,26 @@ from coldframe.errors import StoreError
 from coldframe.export import open_bundle
 from coldframe.progress import progress_bar
 from coldframe.serve.canary import Canary, check_canaries
-from coldframe.store import VerifyReport, discard_units, open_store, path_to_text, verify_store
+from coldframe.store import VerifyReport, open_store, path_to_text, verify_store
 from coldframe.store.root import read_root
+from coldframe.store.store import store_folder
 
 
 @click.command("verify")
-@click.argument("store", type=click.Path(path_type=Path))
+@click.argument("store")
 @click.option("--fast", is_flag=True, help="Check markers, presence and sizes only, without hashing.")
-@click.option(
-    "--discard-damaged",
-    is_flag=True,
-    help="Remove the markers of damaged units; the next `coldframe extract` writes exactly those again.",
-)
 @click.option("--encoder", metavar="DIR", help="Bundle: also encode a few rows again and compare (canaries).")
 @click.option(
     "--canaries", type=click.IntRange(1), default=8, show_default=True, help="Rows to encode again, evenly spread."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def verify_command(
-    store: Path, fast: bool, discard_damaged: bool, encoder: str | None, canaries: int, as_json: bool
-) -> None:
+def verify_command(store: str, fast: bool, encoder: str | None, canaries: int, as_json: bool) -> None:
     """Check every row, marker and checksum of a store.
 
     With --encoder, a few rows are also decoded and encoded again from their videos: checksums show that bytes are
     those that were written, canaries that they were right.
 
-    Nothing is changed unless --discard-damaged is given. Exit code 0 if the store is complete and sound, 1 if
+    Nothing is changed; `coldframe repair` mends what is found. Exit code 0 if the store is complete and sound, 1 if
     anything is wrong or absent; every problem is listed.
 
     \b
@@ -42,23 +36,17 @@ def verify_command(
       coldframe verify videos.zarr
       coldframe verify videos.zarr --fast
       coldframe verify videos.zarr --encoder levjepa-large/ --canaries 32
-      coldframe verify videos.zarr --discard-damaged
     """
-    if discard_damaged:
-        writable = open_store(store, writable=True)
-        with writable.lock():
-            report = _verify(store, fast)
-            discard_units(writable, report.damaged_units)
-    else:
-        report = _verify(store, fast)
-    checked = _canaries(store, encoder, canaries) if encoder else []
+    folder = store_folder(store)
+    report = _verify(folder, fast)
+    checked = _canaries(folder, encoder, canaries) if encoder else []
     if as_json:
         extra = {"canaries": [canary.to_dict() for canary in checked]} if encoder else {}
-        click.echo(json.dumps({"store": path_to_text(store.absolute()), **report.to_dict(), **extra}))
+        click.echo(json.dumps({"store": path_to_text(folder), **report.to_dict(), **extra}))
     else:
         click.echo("\n".join([_verify_text(report), *_canary_lines(checked)]))
     if not report.passed:
-        raise StoreError(_next_step(report, discard_damaged))
+        raise StoreError(_next_step(report))
     wrong = [canary for canary in checked if canary.problem]
     if wrong:
         raise StoreError(
@@ -105,16 +93,13 @@ def _verify_text(report: VerifyReport) -> str:
     return "\n".join(lines)
 
 
-def _next_step(report: VerifyReport, discarded: bool) -> str:
+def _next_step(report: VerifyReport) -> str:
     count = f"{len(report.problems)} problem{'s' * (len(report.problems) != 1)} found."
     steps = []
     if any(problem.kind == "plan" for problem in report.problems):
         steps.append("The plan has changed since the store was made: restore those files, or make the store anew.")
-    unseen = [problem for problem in report.problems if problem.kind in ("checksum", "rows")]
-    if unseen and not discarded:
-        steps.append("Run `coldframe verify --discard-damaged`, then `coldframe extract` with the same arguments.")
-    elif any(problem.kind not in ("plan", "unexpected") for problem in report.problems):
-        steps.append("Run `coldframe extract` with the same arguments: it writes exactly the units above again.")
+    if any(problem.kind not in ("plan", "unexpected") for problem in report.problems):
+        steps.append("Run `coldframe repair` on the store: it extracts exactly the units above again.")
     if any(problem.kind == "unexpected" for problem in report.problems):
         steps.append("Remove the unexpected files: no unit of this store owns them.")
     return " ".join([count, *steps])

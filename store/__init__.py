@@ -3,7 +3,8 @@
     plan.py, recipe.py, schema.py, text.py   what a row is, before anything is encoded
     layout.py, shards.py, files.py           arrays, the bytes of one object, safe writing
     create.py, store.py, rows.py, root.py    make a store, open it, read it
-    units.py, markers.py                     write one unit whole, commit it last
+    units.py, markers.py, replace.py         write one unit whole, commit it last, write it anew
+    planned.py, merge.py, grow.py, kept.py   further videos, and rows that are tried again
     verify.py, summary.py, cli.py            check, summarise, seal
     neighbours.py                            exact cosine search
 
@@ -17,10 +18,15 @@ A store is a Zarr v3 group that plain zarr and xarray open; `docs/FORMAT.md` spe
 """
 
 from coldframe.store.create import create_store
+from coldframe.store.grow import finish_growth, grow_store
+from coldframe.store.kept import keep_rows, rows_to_extract, rows_to_retry
 from coldframe.store.layout import unit_rows
+from coldframe.store.merge import merge_plans
 from coldframe.store.neighbours import Neighbours, nearest
 from coldframe.store.plan import Clips, Plan, Videos
+from coldframe.store.planned import read_plan
 from coldframe.store.recipe import Recipe
+from coldframe.store.replace import finish_replacements
 from coldframe.store.schema import FORMAT_VERSION, TOKEN_TIERS, Flag, Reason, Status, TokenGeometry
 from coldframe.store.store import Store, open_store
 from coldframe.store.summary import failures, seal, summarise
@@ -48,10 +54,18 @@ __all__ = [
     "create_store",
     "discard_units",
     "failures",
+    "finish_growth",
+    "finish_replacements",
+    "grow_store",
+    "keep_rows",
+    "merge_plans",
     "nearest",
     "open_store",
     "path_to_text",
     "pending_units",
+    "read_plan",
+    "rows_to_extract",
+    "rows_to_retry",
     "seal",
     "summarise",
     "text_to_path",

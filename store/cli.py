@@ -13,10 +13,10 @@ from coldframe.store.text import path_to_text, size_to_text
 
 
 @click.command("info")
-@click.argument("store", type=click.Path(path_type=Path))
+@click.argument("store")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--failures", "with_failures", is_flag=True, help="List every failed row with its reason.")
-def info_command(store: Path, as_json: bool, with_failures: bool) -> None:
+def info_command(store: str, as_json: bool, with_failures: bool) -> None:
     """Show what a store holds and how complete it is.
 
     \b
@@ -29,7 +29,7 @@ def info_command(store: Path, as_json: bool, with_failures: bool) -> None:
     for a store that is not complete.
     """
     opened = open_store(store)
-    summary = summarise(opened)
+    summary = {**summarise(opened), **_files(opened.path)}
     entries = list(failures(opened)) if with_failures else None
     if as_json:
         listed = {} if entries is None else {"failures": entries}
@@ -39,6 +39,12 @@ def info_command(store: Path, as_json: bool, with_failures: bool) -> None:
     for entry in entries or []:
         text = f"row {entry['row']}: {entry['reason']}: {entry['path']}: {entry['error']}".rstrip(": ")
         click.echo(f"  {one_line(text)}")
+
+
+def _files(folder: Path) -> dict[str, int]:
+    """What somebody who copies or publishes the store has to move."""
+    sizes = [entry.stat().st_size for entry in folder.rglob("*") if entry.is_file()]
+    return {"files": len(sizes), "largest_file_bytes": max(sizes), "total_bytes": sum(sizes)}
 
 
 def _info_text(name: str, summary: dict[str, Any]) -> str:
@@ -55,7 +61,13 @@ def _info_text(name: str, summary: dict[str, Any]) -> str:
         f"  encoder  {encoder.get('name', summary['recipe']['encoder'])}, {trained}, "
         f"licence {encoder.get('licence', 'not stated')}",
         f"  tokens   {summary['tokens']}, {summary['dtype']}",
+        f"  files    {summary['files']}, the largest {size_to_text(summary['largest_file_bytes'])}, "
+        f"{size_to_text(summary['total_bytes'])} in all",
     ]
+    if encoder.get("non_commercial"):
+        lines.insert(-2, "           the licence forbids commercial use, of these features too")
+    if summary["grown_from_rows"]:
+        lines.append(f"  grown    from {', '.join(map(str, summary['grown_from_rows']))} rows")
     for array, facts in summary["arrays"].items():
         shape = f"{tuple(facts['shape'])} {facts['dtype']}, " if "shape" in facts else ""
         lines.append(f"    {array:<8} {shape}{size_to_text(facts['bytes'])}")

@@ -5,18 +5,20 @@ from pathlib import Path
 
 import click
 
+from coldframe.cli_errors import one_line
 from coldframe.progress import progress_bar
 from coldframe.store.convert import TARGETS, Target, convert
 from coldframe.store.store import open_store
+from coldframe.store.text import path_to_text
 
 
 @click.command("convert")
-@click.argument("store", type=click.Path(path_type=Path))
+@click.argument("store")
 @click.option("--to", "target", type=click.Choice(TARGETS), required=True, help="Format to write.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="Folder to make.")
 @click.option("--patches", is_flag=True, help="Also write patch tokens (webdataset only).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
-def convert_command(store: Path, target: Target, out: Path, patches: bool, as_json: bool) -> None:
+def convert_command(store: str, target: Target, out: Path, patches: bool, as_json: bool) -> None:
     """Write the ok rows of a store in a format that other tools read.
 
     npy: one array (clips, dim) a video and index.csv, for temporal localisation tools; only videos whose rows are all
@@ -35,4 +37,5 @@ def convert_command(store: Path, target: Target, out: Path, patches: bool, as_js
         return
     click.echo(f"{out}: {done.rows} rows in {done.files} file{'s' * (done.files != 1)}")
     if done.left_out_rows:
-        click.echo(f"{done.left_out_rows} planned rows left out, as they are not ok: coldframe info {store} --failures")
+        place = one_line(path_to_text(opened.path))
+        click.echo(f"{done.left_out_rows} planned rows left out, as they are not ok: coldframe info {place} --failures")

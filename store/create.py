@@ -60,8 +60,8 @@ def create_store(
     planned = plan_arrays(plan)  # checks the columns before anything is written
     with disk_errors("create the store", place):
         place.parent.mkdir(parents=True, exist_ok=True)
-        with _workplace(place) as partial:
-            _build(partial, root, planned)
+        with workplace(place) as partial:
+            build(partial, root, planned)
             _check_free(place)
             partial.rename(place)
         fsync_path(place.parent)
@@ -106,7 +106,7 @@ def _json_values(encoder: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _workplace(place: Path) -> Iterator[Path]:
+def workplace(place: Path) -> Iterator[Path]:
     """A new folder beside `place` to build in, locked for as long as its builder lives; dead builders' are removed.
 
     A lock and not a process number tells the dead from the living: numbers are reused, and other hosts have their own.
@@ -143,7 +143,8 @@ def _opened(folder: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _build(folder: Path, root: Root, planned: list[tuple[ArraySpec, NDArray[Any]]]) -> None:
+def build(folder: Path, root: Root, planned: list[tuple[ArraySpec, NDArray[Any]]]) -> None:
+    """Write everything but units into `folder`: metadata, the plan's arrays and their record."""
     group = zarr.create_group(str(folder), zarr_format=3, attributes={ATTRIBUTE: root.to_attributes()})
     for spec in unit_arrays(root.rows, root.unit_rows, root.geometry, root.recipe.dtype).values():
         _create_array(group, spec)

@@ -61,7 +61,11 @@ def disk_errors(doing: str, path: Path) -> Iterator[None]:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replace `path` by `data`: after a crash it holds the old bytes or the new ones."""
+    """Replace `path` by `data`: after a crash it holds the old bytes or the new ones.
+
+    Raises:
+        StoreError: what was read back is not `data`.
+    """
     temporary = path.with_name(path.name + TEMPORARY)
     try:
         with temporary.open("wb") as file:
@@ -74,6 +78,15 @@ def write_bytes(path: Path, data: bytes) -> None:
             temporary.unlink(missing_ok=True)
         raise
     fsync_path(path.parent)
+    if not path.exists() or path.read_bytes() != data:
+        raise _not_kept(path, f"{len(data)} bytes")
+
+
+def _not_kept(path: Path, what: str) -> StoreError:
+    return StoreError(
+        f"{path_to_text(path)} does not hold what was just written to it ({what}). The disk or its driver is faulty; "
+        "use another one."
+    )
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -119,10 +132,7 @@ class _ReadBack:
             self._buffer = np.empty(size, np.uint8)
         found = self._buffer[:size]
         if _read_fully(self.file, found, self.bytes) != size or google_crc32c.value(found) != checksum:
-            raise StoreError(
-                f"{path_to_text(self.path)} does not hold what was just written to it (bytes {self.bytes} to "
-                f"{self.bytes + size}). The disk or its driver is faulty; use another one."
-            )
+            raise _not_kept(self.path, f"bytes {self.bytes} to {self.bytes + size}")
         self.digest.update(found.data)
         self.bytes += size
 

@@ -18,6 +18,7 @@ MARKER_FOLDER = "units"
 PLAN_FILE = "plan.json"
 SUMMARY_FILE = "summary.json"
 LEDGER_FILE = "failures.jsonl"
+STAGED = ".next"  # in the names of what replaces a committed unit; a reader ignores it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +83,11 @@ class NotAMarker(Exception):
 
 def marker_path(root: Path, unit: int) -> Path:
     return root / MARKER_FOLDER / f"{unit}.json"
+
+
+def staged_marker_path(root: Path, unit: int) -> Path:
+    """Where the marker of a unit that is written anew lies until its objects have taken their places."""
+    return root / MARKER_FOLDER / f"{unit}{STAGED}.json"
 
 
 def write_sealed_json(path: Path, fields: Mapping[str, Any]) -> None:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,16 @@ PLAN_RECORD_KEY = f"{MARKER_FOLDER}/{PLAN_FILE}"
 
 
 @dataclass(frozen=True, kw_only=True)
+class EarlierPlan:
+    """A plan that the store has outgrown: its rows are the first `rows` rows of the present one."""
+
+    plan_id: str
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Root:
-    """Facts about a store that hold for all of its rows and never change after its creation.
+    """Facts about a store that hold for all of its rows and change only when it grows.
 
     Attributes:
         recipe: what decides the numbers of a row.
@@ -37,6 +45,7 @@ class Root:
         rows, videos: length of the two tables of the plan.
         unit_rows: rows of a unit.
         created_by: name and version of the program that made the store.
+        earlier: plans that it was made with or grown to before, oldest first.
     """
 
     recipe: Recipe
@@ -47,8 +56,10 @@ class Root:
     videos: int
     unit_rows: int
     created_by: str
+    earlier: tuple[EarlierPlan, ...] = ()
 
     def to_attributes(self) -> dict[str, Any]:
+        grown = {"earlier_plans": [asdict(plan) for plan in self.earlier]} if self.earlier else {}
         return {
             "format_version": FORMAT_VERSION,
             "created_by": self.created_by,
@@ -60,6 +71,7 @@ class Root:
             "recipe": self.recipe.to_dict(),
             "geometry": self.geometry.to_dict(),
             "encoder": dict(self.encoder),
+            **grown,
         }
 
     @classmethod
@@ -74,6 +86,7 @@ class Root:
             videos=fields["videos"],
             unit_rows=fields["unit_rows"],
             created_by=fields["created_by"],
+            earlier=tuple(EarlierPlan(**plan) for plan in fields.get("earlier_plans", ())),
         )
         if not all(type(count) is int and count > 0 for count in (root.rows, root.videos, root.unit_rows)):
             raise ValueError("rows, videos and unit_rows must be whole numbers above 0")
@@ -125,6 +138,11 @@ def _own_attributes(folder: Path) -> dict[str, Any] | str:
         return f"it is a Zarr {kind}, and a store is a group"
     fields = attributes.get(ATTRIBUTE) if isinstance(attributes, dict) else None
     return fields if isinstance(fields, dict) else "it is a Zarr group made by another program"
+
+
+def growth_folder(folder: Path) -> Path:
+    """Where the files of a grown plan lie, whole, until they have taken the place of the old ones."""
+    return folder / MARKER_FOLDER / "next"
 
 
 def write_plan_record(folder: Path, root: Root, objects: Mapping[str, Written]) -> None:

@@ -46,6 +46,11 @@ class Reason(IntEnum):
     LIMIT = 10  # more pixels, frames or seconds than allowed
     TIMEOUT = 11
 
+    @property
+    def is_transient(self) -> bool:
+        """Whether the same file may well give a clip at another time."""
+        return self in (Reason.NOT_FOUND, Reason.TIMEOUT)
+
 
 class Flag(IntFlag):
     """Conditions that a user may want to filter on; a flagged row is still right by the declared rules."""

@@ -100,8 +100,7 @@ def _decode(file: int, spec: ArraySpec, path: Path, span: tuple[int, int]) -> ND
 def _damaged(spec: ArraySpec, path: Path, why: str) -> StoreError:
     key = "/".join(path.parts[-len(spec.shape) - 2 :])  # name, "c" and one part an axis
     return StoreError(
-        f"The object {key} is damaged: {why}. Run `coldframe verify --discard-damaged` on the store, then "
-        "extract again."
+        f"The object {key} is damaged: {why}. Run `coldframe repair` on the store, which extracts its unit again."
     )
 
 

@@ -24,7 +24,7 @@ from coldframe.store.markers import (
     size_problems,
 )
 from coldframe.store.recipe import Recipe
-from coldframe.store.root import PLAN_RECORD_KEY, Root, plan_problems, read_root
+from coldframe.store.root import PLAN_RECORD_KEY, Root, growth_folder, plan_problems, read_root
 from coldframe.store.rows import RowNumbers, as_rows, gather
 from coldframe.store.schema import Reason, Status, TokenGeometry, layer_array
 from coldframe.store.text import path_to_text
@@ -97,6 +97,11 @@ class Store:
         """Arrays that units write, by name."""
         return unit_arrays(self.rows, self.unit_rows, self.geometry, self.recipe.dtype)
 
+    @cached_property
+    def _planned_rows(self) -> Mapping[str, int]:
+        """Rows of the present plan and of those that the store has outgrown, by plan_id."""
+        return {plan.plan_id: plan.rows for plan in self.root.earlier} | {self.plan_id: self.rows}
+
     def committed_marker(self, unit: int) -> Marker:
         """The marker of `unit`, after checking that it fits this store and the sizes of its objects.
 
@@ -113,9 +118,11 @@ class Store:
     def check_marker(self, unit: int, marker: Marker) -> None:
         """Raise `NotAMarker` unless `marker` speaks of this store's `unit` and of all of its objects."""
         rows = self.unit_range(unit)
-        if (marker.recipe_id, marker.plan_id) != (self.recipe_id, self.plan_id):
+        planned = self._planned_rows.get(marker.plan_id)
+        if marker.recipe_id != self.recipe_id or planned is None:
             raise NotAMarker("it belongs to another recipe or plan")
-        if (marker.unit, marker.start, marker.stop) != (unit, rows.start, rows.stop):
+        # a unit that an earlier plan ended in has fewer rows in that plan's marker
+        if (marker.unit, marker.start, marker.stop) != (unit, rows.start, min(rows.stop, planned)):
             raise NotAMarker(f"it speaks of unit {marker.unit}, rows {marker.start} to {marker.stop}")
         if set(marker.objects) != {spec.object_key(unit) for spec in self.unit_arrays.values()}:
             raise NotAMarker("it does not list the unit's objects")
@@ -123,22 +130,37 @@ class Store:
     def committed_units(self) -> list[int]:
         """Units whose marker fits and whose objects all exist with the right size, from disk at every call.
 
-        Nothing is hashed; `verify_store` does that.
+        Nothing is hashed; `verify_store` does that. Where the store grew, the unit that its earlier plan ended in
+        is among them with the rows of that plan only (`unfinished_units`).
         """
+        return list(self._committed_stops())
+
+    def unfinished_units(self) -> list[int]:
+        """Units of which rows are still to be written, ascending; as `committed_units` otherwise."""
+        stops = self._committed_stops()
+        return [unit for unit in range(self.unit_count) if stops.get(unit) != self.unit_range(unit).stop]
+
+    def _committed_stops(self) -> dict[int, int]:
+        """End of the rows that its marker vouches for, by committed unit, ascending."""
         try:
             names = os.listdir(self.path / MARKER_FOLDER)
         except OSError as error:
             raise StoreError(f"{path_to_text(self.path)} has lost its folder `{MARKER_FOLDER}`.") from error
         stems = [name.removesuffix(".json") for name in names if name.endswith(".json")]
         numbers = sorted(int(stem) for stem in stems if stem.isdecimal() and stem == str(int(stem)))
-        return [unit for unit in numbers if unit < self.unit_count and self._is_committed(unit)]
+        stops = {}
+        for unit in numbers:
+            marker = self.trusted_marker(unit) if unit < self.unit_count else None
+            if marker is not None:
+                stops[unit] = marker.stop
+        return stops
 
-    def _is_committed(self, unit: int) -> bool:
+    def trusted_marker(self, unit: int) -> Marker | None:
+        """`committed_marker`, or None where it would raise."""
         try:
-            self.committed_marker(unit)
+            return self.committed_marker(unit)
         except (FileNotFoundError, NotAMarker):
-            return False
-        return True
+            return None
 
     def refresh(self) -> None:
         """Forget which units were committed at the first read."""
@@ -194,6 +216,12 @@ class Store:
                 f"The plan array {name} of {path_to_text(self.path)} is damaged ({error}). Restore it from a "
                 "copy or make the store anew; extraction does not rewrite the plan."
             ) from error
+        expected = self.root.videos if name.startswith("video_") else self.rows
+        if len(values) != expected:
+            raise StoreError(
+                f"{path_to_text(self.path)} has grown since it was opened ({name} has {len(values)} entries instead "
+                f"of {expected}). Open it again."
+            )
         return values
 
     @cached_property
@@ -315,17 +343,32 @@ class Store:
         # A byte stands for a unit. It is a lock of the open file and not of the process, which would lose it as soon
         # as anything in it opened and closed the same file.
         wanted = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
-        target = self.path / PLAN_RECORD_KEY  # nothing replaces it, so every process locks the same file
+        target = self.path / PLAN_RECORD_KEY
         with disk_errors("lock", target), target.open("r+b") as file:
             try:
                 fcntl.fcntl(file, fcntl.F_OFD_SETLK, wanted)
-            except (BlockingIOError, PermissionError) as error:
+                # only growth replaces the file, and a lock on the old one would keep nobody out
+                taken = os.path.samestat(os.fstat(file.fileno()), target.stat())
+            except (BlockingIOError, PermissionError):
+                taken = False
+            if not taken:
                 which = "" if units is None else " that overlaps this part"
                 raise UsageError(
                     f"Another extraction is running on {path_to_text(self.path)}{which}. Wait for it to end, or stop "
                     "it first."
-                ) from error
+                )
             yield
+
+
+def store_folder(path: str | os.PathLike[str]) -> Path:
+    """`path` made absolute.
+
+    Raises:
+        UsageError: it is empty, which would otherwise mean the current folder.
+    """
+    if not os.fspath(path):
+        raise UsageError("The path of the store is empty. Name a folder, such as videos.zarr.")
+    return Path(os.path.abspath(path))
 
 
 def open_store(path: str | os.PathLike[str], *, writable: bool = False) -> Store:
@@ -336,8 +379,13 @@ def open_store(path: str | os.PathLike[str], *, writable: bool = False) -> Store
         UsageError: something else is there; the message says what.
         StoreError: a store of another format version, or one whose plan has been altered or cut short.
     """
-    folder = Path(os.path.abspath(path))
+    folder = store_folder(path)
     store = Store(path=folder, root=read_root(folder), writable=writable)
+    if growth_folder(folder).exists():
+        raise StoreError(
+            f"{path_to_text(folder)} is being grown, or was when a process died. Run `coldframe repair` on it, which "
+            "completes that."
+        )
     for key, message in plan_problems(folder, store.root):
         raise StoreError(
             f"{path_to_text(folder)} cannot be trusted: {key}: {message}. Restore it from a copy or make the "

@@ -28,7 +28,11 @@ def summarise(store: Store) -> dict[str, Any]:
         "complete": rows["absent"] == 0,
         "rows": rows,
         "videos": _count_videos(status, store.column("video"), store.root.videos),
-        "units": {"total": store.unit_count, "done": len(store.committed_units()), "rows": store.unit_rows},
+        "units": {
+            "total": store.unit_count,
+            "done": store.unit_count - len(store.unfinished_units()),
+            "rows": store.unit_rows,
+        },
         "truncated_videos": _truncated(store),
         "reasons": _count_reasons(store),
         "flags": _count_flags(store),
@@ -36,6 +40,7 @@ def summarise(store: Store) -> dict[str, Any]:
         "dtype": store.recipe.dtype,
         "arrays": arrays,
         "bytes": sum(array["bytes"] for array in arrays.values()),
+        "grown_from_rows": [plan.rows for plan in store.root.earlier],
         "recipe_id": store.recipe_id,
         "plan_id": store.plan_id,
         "recipe": store.recipe.to_dict(),
@@ -68,12 +73,16 @@ def seal(store: Store) -> dict[str, int]:
             f"({summary['units']['total'] - summary['units']['done']} units). Run the same extraction again "
             "to fill them in."
         )
-    ledger = "".join(canonical_json(failure) + "\n" for failure in failures(store))
+    ledger = "".join(canonical_json(_classed(failure)) + "\n" for failure in failures(store))
     folder = store.path / MARKER_FOLDER
     with disk_errors("seal", store.path):
         write_bytes(folder / LEDGER_FILE, ledger.encode())
         write_json(folder / SUMMARY_FILE, summary)
     return rows
+
+
+def _classed(failure: dict[str, Any]) -> dict[str, Any]:
+    return {**failure, "transient": Reason[failure["reason"].upper()].is_transient}
 
 
 def _count_rows(status: NDArray[Any]) -> dict[str, int]:
@@ -130,15 +139,14 @@ def _arrays(store: Store) -> dict[str, dict[str, Any]]:
             "dims": list(spec.dims),
             "shape": list(spec.shape),
             "dtype": spec.dtype,
-            "bytes": _tree_bytes(store.path / name),
+            **_sizes([store.path / name]),
         }
         for name, spec in store.unit_arrays.items()
     }
-    rest = sum(_tree_bytes(entry) for entry in store.path.iterdir() if entry.name not in (*arrays, MARKER_FOLDER))
-    return {**arrays, "plan": {"bytes": rest}}
+    rest = [entry for entry in store.path.iterdir() if entry.name not in (*arrays, MARKER_FOLDER)]
+    return {**arrays, "plan": _sizes(rest)}
 
 
-def _tree_bytes(place: Path) -> int:
-    if place.is_file():
-        return place.stat().st_size
-    return sum(entry.stat().st_size for entry in place.rglob("*") if entry.is_file())
+def _sizes(places: list[Path]) -> dict[str, int]:
+    sizes = [entry.stat().st_size for place in places for entry in (place, *place.rglob("*")) if entry.is_file()]
+    return {"bytes": sum(sizes), "files": len(sizes), "largest_file_bytes": max(sizes, default=0)}

@@ -9,17 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import StoreError, UsageError
-from coldframe.store.files import Written, disk_errors, fsync_path, write_pieces
+from coldframe.store.files import Written, disk_errors, write_pieces
 from coldframe.store.layout import ArraySpec
-from coldframe.store.markers import (
-    LEDGER_FILE,
-    MARKER_FOLDER,
-    SUMMARY_FILE,
-    Marker,
-    marker_path,
-    write_sealed_json,
-)
+from coldframe.store.markers import STAGED, Marker, marker_path, staged_marker_path, write_sealed_json
 from coldframe.store.recipe import canonical_json
+from coldframe.store.replace import finish_replacement, take_back_commit
 from coldframe.store.schema import Reason, Status, layer_array
 from coldframe.store.shards import Fill, encode_object
 from coldframe.store.store import Store
@@ -70,9 +64,10 @@ class UnitResult:
 def write_unit(store: Store, unit: int, result: UnitResult) -> Marker:
     """Write all objects of `unit`, read each back, then commit it by its marker, which is returned.
 
-    Until the marker is there the unit is not committed, whatever lies on disk; a marker of an earlier attempt
-    is removed first. Failed rows are stored as NaN. An ok row whose tokens are not finite, or all zero, after
-    the cast to the storage type becomes a failed row with reason `NON_FINITE`.
+    Until the marker is there the unit is not committed, whatever lies on disk. A unit that is committed already
+    stays so until its replacement is whole (`coldframe.store.replace`). Failed rows are stored as NaN. An ok row
+    whose tokens are not finite, or all zero, after the cast to the storage type becomes a failed row with reason
+    `NON_FINITE`.
 
     Raises:
         UsageError: the store was opened for reading only.
@@ -84,13 +79,19 @@ def write_unit(store: Store, unit: int, result: UnitResult) -> Marker:
     _check_result(store, unit, result)
     tokens = _CheckedTokens(result)
     with disk_errors(f"write unit {unit} to", store.path):
-        _remove_marker(store, unit)
+        replaces = store.trusted_marker(unit) is not None
+        if not replaces:
+            take_back_commit(store.path, unit)
         objects = {}
         for name, fill in tokens.fills(store).items():
             spec = store.unit_arrays[name]
-            objects[spec.object_key(unit)] = _write_object(store, spec, unit, fill)
+            objects[spec.object_key(unit)] = _write_object(store, spec, unit, fill, STAGED if replaces else "")
         marker = _marker(store, unit, result, tokens, objects)
-        write_sealed_json(marker_path(store.path, unit), marker.to_dict())
+        if replaces:
+            write_sealed_json(staged_marker_path(store.path, unit), marker.to_dict())
+            finish_replacement(store.path, unit)
+        else:
+            write_sealed_json(marker_path(store.path, unit), marker.to_dict())
     store.refresh()
     return marker
 
@@ -102,9 +103,12 @@ def committed_units(store: Store) -> list[int]:
 
 
 def pending_units(store: Store) -> list[int]:
-    """Units still to be written, ascending: both data without a marker and a marker without data count."""
-    done = set(committed_units(store))
-    return [unit for unit in range(store.unit_count) if unit not in done]
+    """Units still to be written, ascending: both data without a marker and a marker without data count.
+
+    Where the store grew, so does a unit that its earlier plan ended in: some of its rows are new.
+    """
+    store.refresh()  # so that what is read next agrees with the answer
+    return store.unfinished_units()
 
 
 def discard_units(store: Store, units: Iterable[int]) -> None:
@@ -113,7 +117,7 @@ def discard_units(store: Store, units: Iterable[int]) -> None:
         raise UsageError("This store was opened for reading. Open it with open_store(path, writable=True).")
     for unit in units:
         with disk_errors(f"discard unit {unit} of", store.path):
-            _remove_marker(store, unit)
+            take_back_commit(store.path, unit)
     store.refresh()
 
 
@@ -182,21 +186,10 @@ def usable_rows(stored: NDArray[Any]) -> NDArray[np.bool_]:
     return usable
 
 
-def _write_object(store: Store, spec: ArraySpec, unit: int, fill: Fill) -> Written:
+def _write_object(store: Store, spec: ArraySpec, unit: int, fill: Fill, suffix: str) -> Written:
     rows = len(store.unit_range(unit))
     # folders are not synced: a rename that a power cut undoes leaves an object missing, and the unit pending
-    return write_pieces(store.path / spec.object_key(unit), encode_object(spec, rows, fill))
-
-
-def _remove_marker(store: Store, unit: int) -> None:
-    """Take back the commit of `unit`, and the seal of the whole store with it."""
-    folder = store.path / MARKER_FOLDER
-    stale = [folder / SUMMARY_FILE, folder / LEDGER_FILE, marker_path(store.path, unit)]
-    present = [path for path in stale if path.exists()]
-    for path in present:
-        path.unlink(missing_ok=True)
-    if present:  # an old marker must not come back and vouch for new objects
-        fsync_path(folder)
+    return write_pieces(store.path / (spec.object_key(unit) + suffix), encode_object(spec, rows, fill))
 
 
 def _check_result(store: Store, unit: int, result: UnitResult) -> None:

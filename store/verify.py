@@ -97,6 +97,7 @@ def verify_store(
         elif marker is not None:
             ok += marker.counts["ok"]
             failed += marker.counts["failed"]
+            problems += _unfinished(store, marker)
         if on_unit is not None:
             on_unit(unit + 1, store.unit_count)
     problems += [*_absent_problems(store, absent), *_unexpected(store)]
@@ -228,6 +229,15 @@ def _absent_problems(store: Store, units: list[int]) -> Iterator[Problem]:
         rows = f"rows {store.unit_range(first).start} to {store.unit_range(last).stop - 1}"
         span = f"unit {first} ({rows}) has" if first == last else f"units {first} to {last} ({rows}) have"
         yield Problem(kind="absent", unit=first, object="", message=f"{span} not been extracted")
+
+
+def _unfinished(store: Store, marker: Marker) -> list[Problem]:
+    """The rows that a unit lacks since the store grew."""
+    stop = store.unit_range(marker.unit).stop
+    if marker.stop == stop:
+        return []
+    message = f"rows {marker.stop} to {stop - 1} of unit {marker.unit} have not been extracted"
+    return [Problem(kind="absent", unit=marker.unit, object="", message=message)]
 
 
 def _unexpected(store: Store) -> Iterator[Problem]:

@@ -48,6 +48,14 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         target="coldframe.serve.cli:plan_command",
         short_help="Show what an extraction would do: videos, clips, bytes and hours.",
     ),
+    "repair": Subcommand(
+        target="coldframe.serve.repair_cli:repair_command",
+        short_help="Extract again exactly what is missing or damaged in a store.",
+    ),
+    "retry-failed": Subcommand(
+        target="coldframe.serve.retry_cli:retry_command",
+        short_help="Try failed rows of a store again, such as those of a disk that was away.",
+    ),
     "verify": Subcommand(
         target="coldframe.serve.verify_cli:verify_command",
         short_help="Check every row, marker and checksum of a store.",

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import pytest
+
 from coldframe.serve import clips, planner
 
 
@@ -17,6 +19,12 @@ class InlineProcess:
 
     def close(self) -> None:
         pass
+
+
+def use(patched: pytest.MonkeyPatch) -> None:
+    """Use it for the length of a test."""
+    for module in (clips, planner):
+        patched.setattr(module, "DecodeProcess", InlineProcess)
 
 
 def install() -> None:

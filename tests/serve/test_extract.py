@@ -26,6 +26,7 @@ from coldframe.serve import unit as unit_module
 from coldframe.serve.clips import VideoCache, VideoClips, read_clips
 from coldframe.serve.decode_process import DecodeProcess
 from coldframe.serve.extract import Extraction, extract, make_recipe
+from coldframe.serve.guard import FailureLimits
 from coldframe.serve.inputs import collect_inputs
 from coldframe.serve.unit import RunnerSettings, UnitRunner
 from coldframe.store import (
@@ -358,5 +359,6 @@ def test_plan_columns_are_read_once_however_many_videos_fail(
         return plan_array(store, name)
 
     monkeypatch.setattr(Store, "_plan_array", counting)
-    assert run(tmp_path / "m.csv", bundle, tmp_path / "s.zarr").failed == 100
+    no_limit = FailureLimits(in_a_row=0)
+    assert run(tmp_path / "m.csv", bundle, tmp_path / "s.zarr", limits=no_limit).failed == 100
     assert read.count("video_path") == read.count("video_reason") == 1

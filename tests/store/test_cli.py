@@ -1,6 +1,7 @@
 """`coldframe info` and `coldframe verify` as a user meets them."""
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -26,6 +27,10 @@ def test_info_names_what_matters(filled: Store) -> None:
     result = run("info", filled.path, "--failures")
     assert result.exit_code == 0
     assert "s.zarr: complete" in result.output
+    files = [file.stat().st_size for file in filled.path.rglob("*") if file.is_file()]
+    assert f"files    {len(files)}, the largest " in result.output
+    shown = json.loads(run("info", filled.path, "--json").output)
+    assert (shown["files"], shown["largest_file_bytes"], shown["total_bytes"]) == (len(files), max(files), sum(files))
     assert "51 planned = 50 ok + 1 failed + 0 absent" in result.output
     assert "levjepa-nano, untrained (random weights), licence none" in result.output
     assert "(51, 4, 4, 4, 8) float16" in result.output
@@ -53,19 +58,15 @@ def test_verify_passes(filled: Store) -> None:
     )
 
 
-def test_verify_finds_what_fast_cannot_see_and_repairs_with_extract(filled: Store) -> None:
+def test_verify_finds_what_fast_cannot_see_and_changes_nothing(filled: Store) -> None:
     flip(filled)
     fast = run("verify", filled.path, "--fast")
     assert (fast.exit_code, "not checksums" in fast.output) == (0, True)
     result = run("verify", filled.path)
     assert result.exit_code == 1
     assert "checksum: unit 1: cls/c/1/0: the object's sha256 is not the recorded one" in result.stdout
-    assert "verify --discard-damaged" in result.stderr
+    assert "Run `coldframe repair` on the store" in result.stderr
     assert pending_units(filled) == []
-    discarded = run("verify", filled.path, "--discard-damaged")
-    assert discarded.exit_code == 1
-    assert "Run `coldframe extract` with the same arguments" in discarded.stderr
-    assert pending_units(filled) == [1]
     write_unit(filled, 1, small_result(filled, 1))
     assert run("verify", filled.path).exit_code == 0
 
@@ -91,12 +92,14 @@ def test_verify_as_json(empty: Store) -> None:
     assert (fields["passed"], fields["absent"], fields["problems"][0]["kind"]) == (False, 51, "absent")
 
 
-def test_discarding_waits_for_no_running_extraction(filled: Store) -> None:
-    flip(filled)
-    with filled.lock():
-        result = run("verify", filled.path, "--discard-damaged")
-    assert (result.exit_code, "Another extraction is running" in result.stderr) == (2, True)
-    assert pending_units(filled) == []
+@pytest.mark.parametrize("command", ["info", "verify", "convert"])
+def test_an_empty_name_is_not_the_current_folder(
+    filled: Store, monkeypatch: pytest.MonkeyPatch, command: str, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(filled.path)
+    more = ("--to", "npy", "--out", tmp_path / "out") if command == "convert" else ()
+    result = run(command, "", *more)
+    assert (result.exit_code, "The path of the store is empty" in result.stderr) == (2, True)
 
 
 def test_usage_errors_leave_with_2(filled: Store) -> None:

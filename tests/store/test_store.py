@@ -113,7 +113,7 @@ def test_damage_under_a_valid_marker_is_an_error_not_a_value(filled: Store) -> N
     body[100] ^= 4
     shard.write_bytes(body)
     store = open_store(filled.path)
-    with pytest.raises(StoreError, match=r"patch/c/2/0/0/0/0 is damaged.*coldframe verify"):
+    with pytest.raises(StoreError, match=r"patch/c/2/0/0/0/0 is damaged.*coldframe repair"):
         store.patch()
     assert np.isfinite(store.patch(np.arange(16))).all()
 

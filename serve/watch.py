@@ -1,0 +1,66 @@
+"""Watch: what a run's workers have committed so far, seen from the markers on disk, wherever the workers are."""
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import chain
+
+import numpy as np
+
+from coldframe.serve.guard import FailureGuard, FailureLimits
+from coldframe.store import Status, Store
+from coldframe.store.markers import marker_path
+
+_SECONDS_BETWEEN_LOOKS = 2.0
+
+
+class StoreWatch:
+    """Counts the failed videos of a store while units are added to it, against the limit on all of them."""
+
+    def __init__(self, store: Store, units: Sequence[int], limits: FailureLimits) -> None:
+        """`units` are those that are about to be written; all others count as they are."""
+        self._store, self._watches = store, limits.videos is not None
+        self._waiting = {unit: _stamp(store, unit) for unit in units} if self._watches else {}
+        self._guard = FailureGuard(limits)
+        self._next_look = time.monotonic()
+        if self._watches:
+            self._guard = FailureGuard(limits, failed=self._failed_already(set(units)))
+
+    def around(self, on_clips: Callable[[int], object]) -> Callable[[int], object]:
+        """`on_clips` with a look at the store every few seconds."""
+
+        def looking(count: int) -> None:
+            on_clips(count)
+            if time.monotonic() >= self._next_look:
+                self.look()
+
+        return looking
+
+    def look(self) -> None:
+        """Count the failures of units committed since the last look.
+
+        Raises:
+            ColdframeError: more videos failed than the limit allows.
+        """
+        self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
+        for unit in [unit for unit, stamp in self._waiting.items() if _stamp(self._store, unit) != stamp]:
+            marker = self._store.trusted_marker(unit)
+            if marker is not None:
+                del self._waiting[unit]
+                for failure in marker.failures:
+                    self._guard.counted(failure["path"], failure["reason"])
+
+    def _failed_already(self, units: set[int]) -> set[str]:
+        """Videos that were unusable when they were planned, or have failed rows in units that stay as they are."""
+        store = self._store
+        rows = np.flatnonzero(store.column("status") == Status.FAILED)
+        rows = rows[~np.isin(rows // store.unit_rows, sorted(units))]
+        unusable = np.flatnonzero(np.asarray(store.video_column("status")) == Status.FAILED)
+        return {store.video_paths[int(video)] for video in chain(store.row_videos[rows], unusable)}
+
+
+def _stamp(store: Store, unit: int) -> int | None:
+    """When the marker of `unit` was written; None if there is none."""
+    try:
+        return marker_path(store.path, unit).stat().st_mtime_ns
+    except OSError:
+        return None

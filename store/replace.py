@@ -1,0 +1,69 @@
+"""Replacement: a committed unit that is written anew stays as it was until the new one is whole.
+
+The new objects lie beside the old ones as `<key>.next` and are vouched for by `units/<unit>.next.json`, whose writing
+is the moment of decision. From then on the replacement is carried out, by this process or by the next one that
+extracts: a kill at any moment leaves the old unit or the new one, and never a loss.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from coldframe.store.files import disk_errors, fsync_path
+from coldframe.store.markers import (
+    LEDGER_FILE,
+    MARKER_FOLDER,
+    STAGED,
+    SUMMARY_FILE,
+    NotAMarker,
+    marker_path,
+    read_sealed_json,
+    staged_marker_path,
+)
+
+
+def finish_replacement(root: Path, unit: int) -> None:
+    """Put the staged objects of `unit`, and last its staged marker, in the place of the old ones.
+
+    Can be repeated after a crash: what has been moved already is left where it is.
+    """
+    staged = staged_marker_path(root, unit)
+    try:
+        objects = read_sealed_json(staged)["objects"]
+    except NotAMarker:  # damaged on disk: it decides nothing
+        staged.unlink()
+        return
+    take_back_commit(root, unit)
+    for key in objects:
+        source = root / (key + STAGED)
+        if source.exists():
+            source.replace(root / key)
+            fsync_path(source.parent)
+    staged.replace(marker_path(root, unit))
+    fsync_path(staged.parent)
+
+
+def finish_replacements(root: Path, units: range) -> None:
+    """Finish what a killed process had decided to replace of `units`. Only for the holder of their lock."""
+    with disk_errors("finish an interrupted write to", root):
+        for unit in list(_staged_units(root)):
+            if unit in units:
+                finish_replacement(root, unit)
+
+
+def take_back_commit(root: Path, unit: int) -> None:
+    """Remove the marker of `unit`, and the seal of the whole store with it."""
+    folder = root / MARKER_FOLDER
+    stale = [folder / SUMMARY_FILE, folder / LEDGER_FILE, marker_path(root, unit)]
+    present = [path for path in stale if path.exists()]
+    for path in present:
+        path.unlink(missing_ok=True)
+    if present:  # an old marker must not come back and vouch for new objects
+        fsync_path(folder)
+
+
+def _staged_units(root: Path) -> Iterator[int]:
+    suffix = f"{STAGED}.json"
+    for entry in (root / MARKER_FOLDER).glob(f"*{suffix}"):
+        stem = entry.name.removesuffix(suffix)
+        if stem.isdecimal():
+            yield int(stem)
