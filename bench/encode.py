@@ -24,7 +24,8 @@ from coldframe.export.checkpoint import load_random
 from coldframe.export.graph import write_graph
 from coldframe.export.host import check_threads
 from coldframe.export.onnx_runtime import OnnxRuntime
-from coldframe.export.openvino_runtime import OpenVinoRuntime, product_chain
+from coldframe.export.openvino_model import product_chain
+from coldframe.export.openvino_runtime import OpenVinoRuntime
 from coldframe.export.parity import BUDGETS, compare, parity_clips
 from coldframe.export.pixels import Clips, check_clips
 from coldframe.export.tokens import Tokens

@@ -31,7 +31,7 @@ HEAVY = {
     "onnxruntime": {"export/onnx_runtime.py"},
     "pyarrow": {"serve/inputs.py", "store/convert.py"},
     "sklearn": {"bench/probe.py"},
-    "openvino": {"export/openvino_runtime.py"},
+    "openvino": {"export/openvino_model.py"},
     "tensorrt": {"export/tensorrt_library.py"},
     "tensorrt_rtx": {"export/tensorrt_library.py"},
 }
