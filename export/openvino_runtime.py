@@ -56,8 +56,8 @@ class OpenVinoRuntime:
         checked = check_clips(clips, self._geometry)
         if not hasattr(self._local, "request"):
             self._local.request = self._compiled.create_infer_request()
-        sizes = {name: self._geometry.graph_shapes[name][1:] for name in self._geometry.outputs}
-        outputs = {name: np.empty((len(checked), *shape), np.float32) for name, shape in sizes.items()}
+        shapes = {name: self._compiled.output(name).get_shape()[1:] for name in self._geometry.outputs}
+        outputs = {name: np.empty((len(checked), *shape), np.float32) for name, shape in shapes.items()}
         for index in range(len(checked)):
             one = {"clips": checked[index : index + 1]}
             given = self._local.request.infer(one, share_inputs=True, share_outputs=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from coldframe.export.config import SIZES, LeVJEPAConfig
 from coldframe.export.graph import write_graph
@@ -53,9 +54,16 @@ def test_two_sessions_in_two_threads_give_what_one_gives(tiny_graph: Path) -> No
     """Field case 37: sessions of one process must not share state, or numbers depend on who else is encoding."""
     batches = [random_clips(TINY, 2, seed=seed) for seed in range(16)]
     wanted = [OpenVinoRuntime(tiny_graph, TINY, threads=1)(clips).patch for clips in batches]
-    sessions = [OpenVinoRuntime(tiny_graph, TINY, threads=1), OnnxRuntime(tiny_graph, TINY, threads=1)]
+    sessions: list[OpenVinoRuntime | OnnxRuntime] = [
+        OpenVinoRuntime(tiny_graph, TINY, threads=1),
+        OnnxRuntime(tiny_graph, TINY, threads=1),
+    ]
+
+    def encode_all(session: OpenVinoRuntime | OnnxRuntime) -> list[NDArray[np.float32]]:
+        return [session(clips).patch for clips in batches]
+
     with ThreadPoolExecutor(2) as pool:
-        runs = [pool.submit(lambda s=session: [s(clips).patch for clips in batches]) for session in sessions]
+        runs = [pool.submit(encode_all, session) for session in sessions]
         mine, others = (run.result() for run in runs)
     for expected, one, other in zip(wanted, mine, others, strict=True):
         assert np.array_equal(one, expected)
