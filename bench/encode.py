@@ -2,10 +2,12 @@
 
 The peers are the reference with one masked attention a block, in float32 and in bfloat16. The floor is a chain of the
 encoder's largest matrix product, `(3137 x 1024) x (1024 x 4096)` and back, in the same runtime and precision, with
-nothing between. Work is counted as what block-causal attention needs, 2.41 TFLOP a clip; a runtime that computes
-the masked half as well gets no credit for it.
+nothing between; PyTorch's rate for the same chain stands beside it, so that a slow floor would show. Work is counted
+as what block-causal attention needs, 2.41 TFLOP a clip; a runtime that computes the masked half as well gets no
+credit for it.
 
-With `quick` the encoder has 1 of its 24 blocks. Ratios then weigh the embedding more, and caches are warmer.
+With `quick` the encoder has 1 of its 24 blocks. Ratios then weigh the embedding more, and caches are warmer. Without
+it, smaller encoders, ONNX Runtime on them, batches of eight, the time of an export and peak memory follow.
 """
 
 import tempfile
@@ -16,7 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch.nn import functional
 
+from coldframe.bench.large_export import measure_export
 from coldframe.bench.report import Result, Target, Timing, interleave
 from coldframe.errors import BundleError
 from coldframe.export import SIZES, LeVJEPAConfig
@@ -24,7 +28,8 @@ from coldframe.export.checkpoint import load_random
 from coldframe.export.graph import write_graph
 from coldframe.export.host import check_threads
 from coldframe.export.onnx_runtime import OnnxRuntime
-from coldframe.export.openvino_runtime import OpenVinoRuntime, product_chain
+from coldframe.export.openvino_model import product_chain
+from coldframe.export.openvino_runtime import OpenVinoRuntime
 from coldframe.export.parity import BUDGETS, compare, parity_clips
 from coldframe.export.pixels import Clips, check_clips
 from coldframe.export.tokens import Tokens
@@ -72,8 +77,11 @@ def measure(quick: bool) -> tuple[list[Result], list[Target]]:
     large = replace(SIZES["levjepa-large"], depth=1) if quick else SIZES["levjepa-large"]
     results, targets = _measure_against_peers(large, "1 block of large" if quick else "large", runs=2 if quick else 3)
     if not quick:
-        for name in ("levjepa-nano", "levjepa-base"):
-            results += _measure_batches(SIZES[name], name)
+        for name, runs in (("levjepa-nano", 5), ("levjepa-base", 2)):
+            results += _measure_batches(SIZES[name], name, runs=runs)
+        exported, limits = measure_export("levjepa-large")
+        results += exported
+        targets += limits
     return results, targets
 
 
@@ -81,10 +89,13 @@ def _measure_against_peers(config: LeVJEPAConfig, name: str, *, runs: int) -> tu
     model = load_random(config, seed=0)
     clip = parity_clips(config)["moving"]
     tokens = config.num_frames * config.grid**2 + 1
-    chain = {
-        precision: product_chain(tokens, config.embed_dim, config.mlp_dim, precision=precision, products=PRODUCTS)
-        for precision in ("fp32", "bf16")
-    }
+    sizes = (tokens, config.embed_dim, config.mlp_dim)
+    chains: list[Callable[[], object]] = [
+        product_chain(*sizes, precision="fp32", products=PRODUCTS),
+        product_chain(*sizes, precision="bf16", products=PRODUCTS),
+        torch_chain(*sizes, dtype=torch.float32, products=PRODUCTS),
+        torch_chain(*sizes, dtype=torch.bfloat16, products=PRODUCTS),
+    ]
     with tempfile.TemporaryDirectory(prefix="coldframe-bench-") as folder:
         graph = Path(folder, "encoder.fp32.onnx")
         write_graph(model, graph, metadata={})
@@ -98,14 +109,50 @@ def _measure_against_peers(config: LeVJEPAConfig, name: str, *, runs: int) -> tu
         }
         _require_equal(encoders, clip)
         contenders: list[Callable[[], object]] = [_bound(encode, clip) for encode, _ in encoders.values()]
-        for run in chain.values():
+        for run in chains:
             run()
         # The comparison and this were the warm-up.
-        *timings, wide, narrow = interleave([*contenders, *chain.values()], runs=runs, warmups=0)
+        *timings, wide, narrow, torch_wide, torch_narrow = interleave([*contenders, *chains], runs=runs, warmups=0)
     floor_operations = 2.0 * tokens * config.embed_dim * config.mlp_dim * PRODUCTS
     timed = dict(zip(encoders, timings, strict=True))
     floors = {"fp32": floor_operations / wide.median, "bf16": floor_operations / narrow.median}
-    return _report(timed, floors, (wide, narrow), clip_operations(config), name)
+    results, targets = _report(timed, floors, (wide, narrow), clip_operations(config), name)
+    for precision, ours, other in (("fp32", wide, torch_wide), ("bf16", narrow, torch_narrow)):
+        results.append(
+            Result(
+                name=f"PyTorch {precision} products alone",
+                value=floor_operations / other.median / 1e9,
+                unit="GFLOP/s",
+                spread=other.spread,
+                reference="openvino's products",
+                ratio=ours.median / other.median,
+                cpu_ratio=ours.cpu_median / other.cpu_median,
+            )
+        )
+    return results, targets
+
+
+def torch_chain(
+    rows: int, width: int, hidden: int, *, dtype: torch.dtype, products: int, threads: int | None = None
+) -> Callable[[], object]:
+    """The chain of `product_chain`, in PyTorch on all usable cores or on `threads`."""
+    draws = torch.Generator().manual_seed(0)
+    up, down = (torch.randn(shape, generator=draws).mul(0.02).to(dtype) for shape in ((hidden, width), (width, hidden)))
+    source, used = torch.randn((rows, width), generator=draws).to(dtype), check_threads(threads)
+
+    def run() -> object:
+        before = torch.get_num_threads()
+        torch.set_num_threads(used)
+        try:
+            values = source
+            with torch.inference_mode():
+                for _ in range(products // 2):
+                    values = functional.linear(functional.linear(values, up), down)
+        finally:
+            torch.set_num_threads(before)
+        return values
+
+    return run
 
 
 def _report(
@@ -151,8 +198,8 @@ def _report(
     ]
 
 
-def _measure_batches(config: LeVJEPAConfig, name: str) -> list[Result]:
-    """Rates of one clip and of eight at once, in both precisions of OpenVINO."""
+def _measure_batches(config: LeVJEPAConfig, name: str, *, runs: int) -> list[Result]:
+    """Rates of one clip and of eight at once, in OpenVINO's two precisions and in ONNX Runtime."""
     model = load_random(config, seed=0)
     clip = parity_clips(config)["moving"]
     eight = clip.repeat(8, axis=0)
@@ -160,15 +207,20 @@ def _measure_batches(config: LeVJEPAConfig, name: str) -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="coldframe-bench-") as folder:
         graph = Path(folder, "encoder.fp32.onnx")
         write_graph(model, graph, metadata={})
-        for precision in ("fp32", "bf16"):
-            encode = OpenVinoRuntime(graph, config, precision=precision)
-            _require_equal({"reference": (TorchRuntime(model), "fp32"), name: (encode, precision)}, clip)
-            one, many = interleave([_bound(encode, clip), _bound(encode, eight)], runs=5)
+        encoders: dict[str, tuple[Encoder, str]] = {
+            "reference": (TorchRuntime(model), "fp32"),
+            "openvino fp32": (OpenVinoRuntime(graph, config), "fp32"),
+            "openvino bf16": (OpenVinoRuntime(graph, config, precision="bf16"), "bf16"),
+            "onnxruntime fp32": (OnnxRuntime(graph, config), "fp32"),
+        }
+        _require_equal(encoders, clip)
+        for what, (encode, _) in list(encoders.items())[1:]:
+            one, many = interleave([_bound(encode, clip), _bound(encode, eight)], runs=runs, warmups=0)
             for count, timing in ((1, one), (8, many)):
                 rate = count / timing.median
                 results.append(
                     Result(
-                        name=f"openvino {precision}, {name}, batch {count}",
+                        name=f"{what}, {name}, batch {count}",
                         value=rate,
                         unit="clips/s",
                         spread=timing.spread,

@@ -9,31 +9,20 @@ seconds for the large encoder, and a cache that is not there cannot give another
 """
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from coldframe.errors import BundleError, MissingDependency, UsageError
 from coldframe.export.geometry import Geometry, HasGeometry, as_geometry
-from coldframe.export.host import check_threads, cpu_model
+from coldframe.export.host import cpu_model
+from coldframe.export.openvino_model import DEVICE, compile_graph, openvino_version
 from coldframe.export.pixels import Clips, check_clips
 from coldframe.export.tokens import Tokens
 
-try:
-    import openvino
-    from openvino import opset13
-except ImportError as error:
-    raise MissingDependency("openvino", "cpu") from error
-
-DEVICE = "CPU"
-HINTS = {"fp32": "f32", "bf16": "bf16"}
-_TURNED = [0, 1, 3, 2]  # the graph's transpose of keys
-
 
 class OpenVinoRuntime:
-    """uint8 clips in, tokens out, through OpenVINO. Threads may share it: each gets its own infer request.
+    """uint8 clips in, tokens out, through OpenVINO, one clip after another. Threads may share it: each gets its own
+    infer request.
 
     Args:
         graph: the fp32 graph file; its weights lie beside it.
@@ -58,15 +47,7 @@ class OpenVinoRuntime:
     ) -> None:
         self.precision = precision
         self._geometry = as_geometry(geometry)
-        core = openvino.Core()
-        require_precision(core, precision)
-        try:
-            model = core.read_model(str(graph))
-            _check(model, graph, self._geometry)
-            _slice_keys_by_rows(model)
-            self._compiled = core.compile_model(model, DEVICE, _settings(precision, check_threads(threads)))
-        except RuntimeError as error:
-            raise BundleError(f"{graph} cannot be loaded by OpenVINO: {error}") from error
+        self._compiled = compile_graph(graph, self._geometry, precision=precision, threads=threads)
         self.threads = int(self._compiled.get_property("INFERENCE_NUM_THREADS"))
         self._local = threading.local()
 
@@ -75,105 +56,20 @@ class OpenVinoRuntime:
         checked = check_clips(clips, self._geometry)
         if not hasattr(self._local, "request"):
             self._local.request = self._compiled.create_infer_request()
-        given = self._local.request.infer({"clips": checked}, share_inputs=True, share_outputs=False)
-        return Tokens.from_outputs({name: given[name] for name in self._geometry.outputs})
+        shapes = {name: self._compiled.output(name).get_shape()[1:] for name in self._geometry.outputs}
+        outputs = {name: np.empty((len(checked), *shape), np.float32) for name, shape in shapes.items()}
+        for index in range(len(checked)):
+            one = {"clips": checked[index : index + 1]}
+            given = self._local.request.infer(one, share_inputs=True, share_outputs=True)
+            for name, rows in outputs.items():
+                rows[index] = given[name][0]  # a copy: the request's memory is overwritten by its next clip
+        return Tokens.from_outputs(outputs)
 
     def provenance(self) -> dict[str, str]:
         """What computes, for the record of a run."""
         return {
-            "runtime": f"openvino {openvino.get_version()}",
+            "runtime": f"openvino {openvino_version()}",
             "provider": f"{DEVICE}, {self._compiled.get_property('INFERENCE_PRECISION_HINT').get_type_name()}",
             "threads": str(self.threads),
             "cpu": cpu_model(),
         }
-
-
-def require_precision(core: Any, precision: str) -> None:
-    """Refuse a precision that OpenVINO would not compute on this processor."""
-    if precision not in HINTS:
-        raise UsageError(f"openvino computes in {' or '.join(HINTS)}, not in {precision}.")
-    able = core.get_property(DEVICE, "OPTIMIZATION_CAPABILITIES")
-    if precision == "bf16" and "BF16" not in able:
-        raise UsageError(
-            f"{cpu_model()} has no bfloat16 instructions (OpenVINO lists {', '.join(able)}), so openvino would compute "
-            "in float32. Use --precision fp32, or a processor with AVX-512 BF16 or AMX."
-        )
-
-
-def _settings(precision: str, threads: int) -> dict[str, Any]:
-    return {
-        "INFERENCE_PRECISION_HINT": HINTS[precision],
-        "INFERENCE_NUM_THREADS": threads,
-        "NUM_STREAMS": 1,
-        # Workers share the machine: pinned threads of two processes would sit on the same cores.
-        "ENABLE_CPU_PINNING": False,
-    }
-
-
-def _check(model: Any, graph: Path, geometry: Geometry) -> None:
-    """Refuse a graph whose inputs or outputs are not what `geometry` says."""
-    wanted = {name: ["?", *sizes[1:]] for name, sizes in geometry.graph_shapes.items()}
-    given = {port.get_any_name(): _sizes(port.get_partial_shape()) for port in (*model.inputs, *model.outputs)}
-    if given != wanted:
-        raise BundleError(f"{graph} has inputs and outputs {given}; the configuration says {wanted}.")
-
-
-def _sizes(shape: Any) -> list[int | str]:
-    return [size.get_length() if size.is_static else "?" for size in shape]
-
-
-def _slice_keys_by_rows(model: Any) -> None:
-    """Take prefixes of the keys before they are turned rather than after.
-
-    The graph turns all keys of a block once, because ONNX Runtime copies at every turn. OpenVINO multiplies by a
-    turned matrix without a copy, and cuts rows faster than columns: 4 to 16 % of a clip's time.
-    """
-    for product in model.get_ordered_ops():
-        if product.get_type_name() != "MatMul":
-            continue
-        prefix = product.input_value(1).get_node()
-        if prefix.get_type_name() != "Slice":
-            continue
-        turned = prefix.input_value(0).get_node()
-        if turned.get_type_name() != "Transpose" or turned.input_value(1).get_node().data.tolist() != _TURNED:
-            continue
-        start, stop = prefix.input_value(1), prefix.input_value(2)
-        rows = opset13.slice(turned.input_value(0), start, stop, _int64(1), _int64(2))
-        openvino.utils.replace_node(product, opset13.matmul(product.input_value(0), rows, False, True))
-    model.validate_nodes_and_infer_types()
-
-
-def _int64(value: int) -> Any:
-    return opset13.constant([value], openvino.Type.i64)
-
-
-def product_chain(
-    rows: int, width: int, hidden: int, *, precision: str, products: int, threads: int | None = None
-) -> Callable[[], object]:
-    """What multiplying matrices costs in this runtime, with nothing between the products: the floor of an encoder.
-
-    Args:
-        rows, width, hidden: products are `(rows, width) x (width, hidden)` and back, in turns.
-        precision: `fp32` or `bf16`. Values stay in it from one product to the next.
-        products: how many, an even number.
-        threads: threads for one run; None for one a usable core.
-
-    Returns:
-        A function that runs the chain once, `2 * rows * width * hidden * products` operations.
-    """
-    core = openvino.Core()
-    require_precision(core, precision)
-    draws = np.random.default_rng(0)
-
-    def weights(*shape: int) -> Any:
-        return opset13.constant(draws.standard_normal(shape, dtype=np.float32) * np.float32(0.02))
-
-    source = opset13.parameter([rows, width], np.float32)
-    values = source
-    for _ in range(products // 2):
-        values = opset13.matmul(values, weights(width, hidden), False, False)
-        values = opset13.matmul(values, weights(hidden, width), False, False)
-    model = openvino.Model([opset13.result(values)], [source], "products")
-    request = core.compile_model(model, DEVICE, _settings(precision, check_threads(threads))).create_infer_request()
-    given = draws.standard_normal((rows, width), dtype=np.float32)
-    return lambda: request.infer([given], share_inputs=True, share_outputs=True)

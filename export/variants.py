@@ -170,4 +170,5 @@ def measure_variants(
             misses = tuple(over_budget(record, precision))
             record["budget"] = asdict(BUDGETS[precision])
             record["provenance"] = {"candidate": candidate.provenance(), "reference": reference_runtime.provenance()}
+            del candidate  # its weights would stay in memory while the next one loads
             yield Measured(backend=backend, precision=precision, record=record, misses=misses)

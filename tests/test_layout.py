@@ -32,7 +32,7 @@ HEAVY = {
     "pyarrow": {"serve/inputs.py", "store/convert.py"},
     "ray": {"serve/ray_workers.py"},
     "sklearn": {"bench/probe.py"},
-    "openvino": {"export/openvino_runtime.py"},
+    "openvino": {"export/openvino_model.py"},
     "tensorrt": {"export/tensorrt_library.py"},
     "tensorrt_rtx": {"export/tensorrt_library.py"},
 }

@@ -1,5 +1,6 @@
 """Parity measures on hand-made tokens, and that a graph which computes something else is over budget."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,15 @@ from numpy.typing import NDArray
 from coldframe.export import graph, parity
 from coldframe.export.levjepa import LeVJEPA
 from coldframe.export.onnx_runtime import OnnxRuntime
-from coldframe.export.parity import compare, compare_prefix, cosine, measure_parity, over_budget, parity_clips
+from coldframe.export.parity import (
+    compare,
+    compare_prefix,
+    cosine,
+    measure_parity,
+    over_budget,
+    parity_clips,
+    shared_steps,
+)
 from coldframe.export.rope import rope_angles
 from coldframe.export.tokens import Tokens
 from coldframe.export.torch_runtime import TorchRuntime
@@ -71,14 +80,15 @@ def test_prefix_measures_see_their_own_frames() -> None:
     base = tokens()
     patch = base.patch.copy()
     patch[0, 2] += 0.5
-    assert compare_prefix(base, with_patch(base, patch)) == {
+    assert compare_prefix(base, with_patch(base, patch), 2) == {
         "earlier_frames": 2,
         "max_abs": 0.0,
         "last_frame": pytest.approx(0.5),
         "cls": 0.0,
     }
     patch[0, 0, 1, 1, 3] += 0.25
-    assert compare_prefix(base, with_patch(base, patch))["max_abs"] == pytest.approx(0.25)
+    assert compare_prefix(base, with_patch(base, patch), 2)["max_abs"] == pytest.approx(0.25)
+    assert compare_prefix(base, with_patch(base, patch), 0)["max_abs"] == 0.0
 
 
 def test_budget_of_a_perfect_record_is_kept() -> None:
@@ -137,9 +147,21 @@ def test_encoder_without_cls_has_no_cls_measures() -> None:
 def test_clips_are_fixed_and_differ_where_they_should() -> None:
     first, again = parity_clips(TINY), parity_clips(TINY)
     assert all(np.array_equal(first[name], again[name]) for name in first)
-    assert np.array_equal(first["moving"][:, :-1], first["moving_cut"][:, :-1])
-    assert (first["moving"][:, -1] != first["moving_cut"][:, -1]).mean() > 0.9
+    half = shared_steps(TINY)
+    assert half == TINY.num_frames // 2
+    assert np.array_equal(first["moving"][:, :half], first["noise"][:, :half])
+    for frame in range(half, TINY.num_frames):
+        assert (first["moving"][:, frame] != first["noise"][:, frame]).mean() > 0.9
     assert len({frame.tobytes() for frame in first["moving"][0]}) == TINY.num_frames
+
+
+def test_steps_of_two_frames_are_shared_whole() -> None:
+    """V-JEPA 2 reads frames in pairs: a pair of which one frame is shared would be no shared step."""
+    tubes = replace(TINY.geometry(), frames=6, times=3)
+    clips = parity_clips(tubes)
+    assert shared_steps(tubes) == 1
+    same = [bool((clips["moving"][:, frame] == clips["noise"][:, frame]).all()) for frame in range(6)]
+    assert same == [True, True, False, False, False, False]
 
 
 def test_tiny_graph_is_within_budget(tiny_model: LeVJEPA, tiny_onnx: OnnxRuntime) -> None:
