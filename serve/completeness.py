@@ -8,10 +8,8 @@ whole files.
 import os
 from typing import BinaryIO
 
-_EBML_HEADER = 0x1A45DFA3
-_MATROSKA_SEGMENT = 0x18538067
-_TS_PACKET_BYTES = 188
-_TS_SYNC = 0x47
+from coldframe.serve import transport_stream
+from coldframe.serve.matroska import segment_end
 
 
 def is_cut_short(path: str, container_format: str) -> bool | None:
@@ -27,7 +25,7 @@ def is_cut_short(path: str, container_format: str) -> bool | None:
         if "mov" in names:
             return _last_box_end(file, size) > size
         if "matroska" in names:
-            end = _segment_end(file)
+            end = segment_end(file)
             return None if end is None else end > size
         if "avi" in names:
             return _riff_end(file) > size + 1  # the last chunk's padding byte is often left out
@@ -55,46 +53,14 @@ def _last_box_end(file: BinaryIO, size: int) -> int:
     return offset
 
 
-def _segment_end(file: BinaryIO) -> int | None:
-    """Where the Matroska segment says that it ends (RFC 8794, 4 to 6); None if it does not say."""
-    if _element_id(file) != _EBML_HEADER:
-        return None
-    length = _element_size(file)
-    if length is None:
-        return None
-    file.seek(length, os.SEEK_CUR)
-    if _element_id(file) != _MATROSKA_SEGMENT:
-        return None
-    length = _element_size(file)
-    return None if length is None else file.tell() + length
-
-
-def _element_id(file: BinaryIO) -> int:
-    return int.from_bytes(file.read(4), "big")
-
-
-def _element_size(file: BinaryIO) -> int | None:
-    first = file.read(1)
-    if not first or first[0] == 0:
-        return None
-    extra = 8 - first[0].bit_length()
-    value = int.from_bytes(bytes([first[0] & ((0x80 >> extra) - 1)]) + file.read(extra), "big")
-    unknown = (1 << 7 * (extra + 1)) - 1
-    return None if value == unknown else value
-
-
 def _riff_end(file: BinaryIO) -> int:
     head = file.read(8)
     return int.from_bytes(head[4:8], "little") + 8
 
 
 def _has_partial_packet(file: BinaryIO, size: int) -> bool:
-    """Packets have 188 bytes, in M2TS 4 more in front, with error correction 16 more behind."""
-    head = file.read(2 * 204 + 1)
-    for step, first in ((_TS_PACKET_BYTES, 0), (192, 4), (204, 0)):
-        if len(head) > first + step and head[first] == _TS_SYNC and head[first + step] == _TS_SYNC:
-            return size % step != 0
-    return False
+    step, _ = transport_stream.layout(file)
+    return step > 0 and size % step != 0
 
 
 def _ends_with_tag_size(file: BinaryIO, size: int) -> bool:

@@ -94,7 +94,10 @@ def examine(path: str, index: PtsIndex, *, device: DaliDevice, size: int) -> Acc
 
 
 def _by_index(index: PtsIndex) -> Refusal | None:
-    """Refuse unless the packets are exactly the shown pictures, and no picture crosses a key frame."""
+    """Refuse unless the packets are exactly the shown pictures, none is damaged, and none crosses a key frame."""
+    if index.damaged:
+        detail = f"the container's checks find {len(index.damaged)} packets damaged, which DALI would decode"
+        return Refusal(reason="damaged", detail=detail)
     if int(index.packet.max()) + 1 != len(index):
         return Refusal(
             reason="hidden_frames",

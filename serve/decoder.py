@@ -59,6 +59,7 @@ class Decoder:
         by_number: name frames by the number of their packet in file order, not by pts. Only for runs that
             start at the beginning of the file.
         wanted: names of the frames whose pictures are needed; None for all. Others may be left out.
+        damaged: names of packets that the container shows to be damaged; the decoder never sees them.
     """
 
     def __init__(
@@ -69,10 +70,11 @@ class Decoder:
         threads: int = 1,
         by_number: bool = False,
         wanted: Container[int] | None = None,
+        damaged: Container[int] = (),
     ) -> None:
         self._error = pyav().FFmpegError
         self._container, self._stream, self._codec = container, stream, stream.codec_context
-        self._threads, self._by_number = threads, by_number
+        self._threads, self._by_number, self._damaged = threads, by_number, damaged
         self._wanted = wanted if self._codec.codec.canonical_name in _SKIPS_UNREFERENCED else None
         self._codec.options = dict(_OPTIONS)
         # Otherwise FFmpeg crops the left edge to a multiple of its alignment only, and columns that are no part of the
@@ -139,7 +141,7 @@ class Decoder:
 
     def _decode(self, name: int, packet: "Packet[VideoStream]") -> tuple[list["VideoFrame"], bool]:
         """Frames that came out, and whether damage was reported."""
-        if packet.is_corrupt:
+        if packet.is_corrupt or name in self._damaged:
             return [], True
         if self._wanted is not None:
             self._codec.skip_frame = "DEFAULT" if name in self._wanted else "NONREF"

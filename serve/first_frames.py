@@ -65,7 +65,8 @@ def decode_first(path: str, stream: StreamFacts, packets: Packets, *, at_most: i
     flags = Flag(0)
     with open_container(path) as container:
         video: VideoStream = container.streams[stream.index]  # type: ignore[assignment]
-        decoder = Decoder(container, video, by_number=by_number)
+        damaged = packets.damaged_names(by_number=by_number)
+        decoder = Decoder(container, video, by_number=by_number, damaged=damaged)
         run = decoder.frames(wait_for_key=packets.has_keys, leading=stream.codec in _JUDGES_LEADING)
         for name, frame in run:
             if frame is None and (first is None or not by_number):

@@ -205,6 +205,7 @@ class _Reader:
             threads=self._threads,
             by_number=self._index.synthesised,
             wanted=self._wanted,
+            damaged=self._index.damaged,
         )
         leading = len(self._keys) > 0 and bool(self._index.pts[0] < self._index.key_pts[0])
         self._run = self._decoder.frames(wait_for_key=self._index.waits_for_key, leading=leading)

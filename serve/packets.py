@@ -3,7 +3,7 @@
 import math
 from array import array
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -13,14 +13,16 @@ from numpy.typing import NDArray
 from coldframe.errors import VideoError
 from coldframe.serve.container import open_container, pyav, require_pixels, video_streams
 from coldframe.serve.heartbeat import beat
+from coldframe.serve.integrity import find_damaged
 from coldframe.store.schema import Flag
 
 if TYPE_CHECKING:
     from av.container import InputContainer
     from av.video.stream import VideoStream
 
-MAX_FRAMES = 2_000_000  # 10 hours at 55 frames a second; each takes 100 bytes while the index is made
+MAX_FRAMES = 2_000_000  # 10 hours at 55 frames a second; each takes 120 bytes while the index is made
 NO_PTS = -(2**63)
+_COLUMNS = 7
 
 # FFmpeg gives a duration for these too: its own estimate, from the last timestamps or the bit rate.
 _STATES_NO_LENGTH = ("mpegts", "mpeg", "mpegvideo", "h264", "hevc", "ogg", "gif")
@@ -45,7 +47,10 @@ class StreamFacts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Packets:
-    """Packets of one stream in file order, empty ones left out. All arrays are (packets,)."""
+    """Packets of one stream in file order, empty ones left out. All arrays are (packets,).
+
+    `pos` is where each begins in the file, in bytes, -1 if unknown; `damaged` what the container's checks tell.
+    """
 
     pts: NDArray[np.int64]
     dts: NDArray[np.int64]
@@ -53,6 +58,8 @@ class Packets:
     bytes: NDArray[np.int64]
     key: NDArray[np.bool_]
     hidden: NDArray[np.bool_]
+    pos: NDArray[np.int64]
+    damaged: NDArray[np.bool_]
 
     def __len__(self) -> int:
         return len(self.pts)
@@ -60,6 +67,11 @@ class Packets:
     @property
     def has_keys(self) -> bool:
         return bool(self.key.any())
+
+    def damaged_names(self, *, by_number: bool) -> frozenset[int]:
+        """What the damaged packets are called: by their pts or by their number."""
+        at = np.flatnonzero(self.damaged)
+        return frozenset((at if by_number else self.pts[at]).tolist())
 
     def first(self, count: int) -> "Packets":
         return Packets(**{name: column[:count] for name, column in vars(self).items()})
@@ -105,7 +117,11 @@ def read_packets(path: str) -> tuple[StreamFacts, Packets]:
             promised_s=_promised_seconds(container, stream),
             flags=Flag(0) if stream.sample_aspect_ratio in (None, 0, 1) else Flag.SAR_NOT_SQUARE,
         )
-    return about, packets
+        stream_id = stream.id
+    damaged = find_damaged(
+        path, about.container_format, stream_index=about.index, stream_id=stream_id, pos=packets.pos
+    )
+    return about, replace(packets, damaged=damaged)
 
 
 def _preference(stream: "VideoStream", packets: Packets) -> tuple[bool, bool, int, int]:
@@ -148,14 +164,24 @@ def _demux(container: "InputContainer", streams: list["VideoStream"]) -> dict[in
                 packet.size,
                 packet.is_keyframe,
                 hidden,
+                -1 if packet.pos is None else packet.pos,
             )
         )
-        if len(row) > 6 * MAX_FRAMES:
+        if len(row) > _COLUMNS * MAX_FRAMES:
             raise VideoError("limit", f"The video has more than {MAX_FRAMES} frames, which is the limit.")
     return {index: _as_columns(row) for index, row in rows.items()}
 
 
 def _as_columns(row: "array[int]") -> Packets:
-    table = np.array(row, dtype=np.int64).reshape(-1, 6)
-    pts, dts, duration, size, key, hidden = (np.ascontiguousarray(column) for column in table.T)
-    return Packets(pts=pts, dts=dts, duration=duration, bytes=size, key=key > 0, hidden=hidden > 0)
+    table = np.array(row, dtype=np.int64).reshape(-1, _COLUMNS)
+    pts, dts, duration, size, key, hidden, pos = (np.ascontiguousarray(column) for column in table.T)
+    return Packets(
+        pts=pts,
+        dts=dts,
+        duration=duration,
+        bytes=size,
+        key=key > 0,
+        hidden=hidden > 0,
+        pos=pos,
+        damaged=np.zeros(len(pos), np.bool_),
+    )

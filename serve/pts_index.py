@@ -60,6 +60,8 @@ class PtsIndex:
         promised_s: length in seconds that the file's header states, which may be wrong; NaN if it states none.
         flags: `Flag` bits that hold for the whole video.
         synthesised: pts are frame number / rate, because the file gives no usable ones.
+        damaged: packets that the container's checks show to be damaged: their pts, or their numbers in file order
+            where pts are synthesised.
     """
 
     stream_index: int
@@ -80,6 +82,7 @@ class PtsIndex:
     promised_s: float
     flags: Flag
     synthesised: bool
+    damaged: frozenset[int] = field(repr=False)
 
     def __len__(self) -> int:
         return len(self.pts)
@@ -244,6 +247,7 @@ def _finish(
         promised_s=stream.promised_s,
         flags=flags | first.flags | stream.flags | _evenness(steps, duration),
         synthesised=synthesised,
+        damaged=packets.damaged_names(by_number=synthesised),
     )
 
 

@@ -18,6 +18,8 @@ def packets(pts: list[int], keys: set[int], hidden: set[int]) -> Packets:
         bytes=filler,
         key=np.isin(numbers, list(keys)),
         hidden=np.isin(numbers, list(hidden)),
+        pos=filler,
+        damaged=np.zeros(len(pts), np.bool_),
     )
 
 

@@ -1,0 +1,57 @@
+"""AVI index: where an AVI file says that its chunks are, against where they are found.
+
+AVI gives frames no times: the third chunk is the third frame. A chunk that is missing, or there twice, therefore
+shifts every frame behind it, and nothing but the index (idx1, at the end of the file) tells.
+"""
+
+import os
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+_ENTRY = np.dtype([("name", "S4"), ("flags", "<u4"), ("offset", "<u4"), ("bytes", "<u4")])
+_MOST_BYTES = 64 << 20  # of the file's end in which the index is looked for: 4 million chunks
+
+
+def trusted_chunks(file: BinaryIO, stream_index: int, pos: NDArray[np.int64]) -> int:
+    """How many of a stream's packets are where the index has them; all of them if there is no index.
+
+    Args:
+        file: an AVI file.
+        stream_index: number of the stream.
+        pos: (n,) where its packets begin in the file, in file order.
+    """
+    offset = _offsets(file, stream_index)
+    if offset is None or not len(pos):
+        return len(pos)
+    both = min(len(pos), len(offset))
+    shift = pos[:both] - offset[:both]
+    in_place = np.flatnonzero(shift == shift[0])
+    end = int(in_place[-1]) + 1
+    if end == both and (len(pos) <= both or _has_further_parts(file)):
+        return len(pos)
+    return end - 1  # the chunk before the break may have swallowed what follows it
+
+
+def _offsets(file: BinaryIO, stream_index: int) -> NDArray[np.int64] | None:
+    """(n,) of the stream's chunks that are not empty, as the index has them."""
+    size = os.fstat(file.fileno()).st_size
+    tail_at = max(0, size - _MOST_BYTES)
+    file.seek(tail_at)
+    tail = file.read(_MOST_BYTES)
+    at = tail.rfind(b"idx1")
+    if at < 0:
+        return None
+    length = int.from_bytes(tail[at + 4 : at + 8], "little")
+    body = tail[at + 8 : at + 8 + length]
+    entries = np.frombuffer(body[: len(body) - len(body) % _ENTRY.itemsize], _ENTRY)
+    kinds = [b"%02d%s" % (stream_index, kind) for kind in (b"dc", b"db")]  # compressed or plain pictures
+    mine = entries[np.isin(entries["name"], kinds) & (entries["bytes"] > 0)]
+    return mine["offset"].astype(np.int64) if len(mine) else None
+
+
+def _has_further_parts(file: BinaryIO) -> bool:
+    """OpenDML: the file goes on behind the first gigabyte, and this index does not."""
+    file.seek(0)
+    return b"dmlh" in file.read(1 << 16)
