@@ -32,7 +32,7 @@ from coldframe.store import open_store
     type=click.Choice(FEATURE_KINDS),
     default="cls",
     show_default=True,
-    help="The [CLS] token, or the mean of the patch tokens of real frames.",
+    help="The [CLS] token, the mean of the patch tokens of real frames, or colour or motion without an encoder.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="First split seed.")
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Number of splits.")

@@ -5,11 +5,12 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coldframe.errors import ColdframeError, UsageError
 from coldframe.export import Bundle
+from coldframe.serve.baselines import COLOUR_BINS, motion_values, require_baselines
 from coldframe.serve.gpu_runtime import GpuBackend
 from coldframe.serve.inputs import InputVideo
 from coldframe.serve.planner import make_plan
@@ -20,7 +21,7 @@ from coldframe.serve.unit import RunnerSettings
 from coldframe.serve.workers import run_units
 from coldframe.store import Store, create_store, open_store, pending_units, seal
 from coldframe.store.plan import Plan
-from coldframe.store.recipe import Control, Recipe, Sampling
+from coldframe.store.recipe import Baselines, Control, Recipe, Sampling
 from coldframe.store.schema import StorageDtype, TokenGeometry, Tokens
 from coldframe.store.text import path_to_text, size_to_text
 
@@ -63,11 +64,13 @@ def make_recipe(
     dtype: StorageDtype = "float16",
     precision: str = "fp32",
     control: Control = "none",
+    baselines: Baselines = "none",
 ) -> Recipe:
     """The recipe for `bundle` with the given sampling and storage; `frames` and `hop_frames` default to the encoder's.
 
     Raises:
-        UsageError: a value is out of range, or `frames` is not what the exported graph takes.
+        UsageError: a value is out of range, `frames` is not what the exported graph takes, or its pictures are too
+            small for `baselines`.
     """
     frames = bundle.frames if frames is None else frames
     if frames != bundle.frames:
@@ -75,6 +78,8 @@ def make_recipe(
             f"frames is {frames}, but {bundle.name} was exported for clips of {bundle.frames} frames. Use that, or "
             "export an encoder for another length."
         )
+    if baselines != "none":
+        require_baselines(frames, bundle.image_size)
     return Recipe(
         encoder=bundle.name,
         weights_sha256=bundle.weights_sha256,
@@ -90,6 +95,7 @@ def make_recipe(
         tokens=tokens,
         dtype=dtype,
         control=control,
+        baselines=baselines,
     )
 
 
@@ -183,6 +189,9 @@ def plan_videos(videos: Sequence[InputVideo], recipe: Recipe, progress: Progress
 
 def _store_for(plan: Plan, bundle: Bundle, store_path: str) -> Store:
     geometry = token_geometry(bundle, plan.recipe.tokens)
+    if plan.recipe.baselines != "none":
+        motion = motion_values(plan.recipe.frames)
+        geometry = replace(geometry, baseline_colour=COLOUR_BINS, baseline_motion=motion)
     if not os.path.exists(store_path):
         _require_space(store_path, len(plan.clips) * geometry.row_bytes(plan.recipe.dtype))
         return create_store(store_path, plan, geometry=geometry, encoder=encoder_identity(bundle))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import coldframe
 from coldframe.errors import VideoError
+from coldframe.serve.baselines import clip_baselines
 from coldframe.serve.clips import Answer, ClipReader, VideoClips
 from coldframe.serve.control import frame_order, window_name
 from coldframe.serve.decode_process import STALL_SECONDS
@@ -22,7 +23,7 @@ from coldframe.serve.readers import DecoderName, open_reader
 from coldframe.serve.runtime import Backend, Runtime, open_runtime
 from coldframe.serve.tiers import keep_tier
 from coldframe.store import Store, UnitResult, open_store, write_unit
-from coldframe.store.schema import Reason, Status, layer_array
+from coldframe.store.schema import BASELINE_ARRAYS, Reason, Status, layer_array
 from coldframe.store.text import text_to_path
 
 Clip = NDArray[np.uint8]
@@ -162,6 +163,10 @@ class UnitRunner:
         at = np.array([row for row, _ in clips]) - filled.rows.start
         named = {"cls": kept.cls, "patch": kept.patch}
         named |= {layer_array(layer): patch for layer, patch in kept.layers.items()}
+        if self.store.recipe.baselines != "none":
+            started = time.perf_counter()
+            named |= clip_baselines([clip for _, clip in clips], [int(self._n_real[row]) for row, _ in clips])
+            filled.seconds["baselines"] = filled.seconds.get("baselines", 0.0) + time.perf_counter() - started
         for name, values in filled.tokens.items():
             values[at] = named[name]
         filled.status[at] = Status.OK
@@ -190,6 +195,7 @@ class UnitRunner:
             cls=filled.tokens.get("cls"),
             patch=filled.tokens.get("patch"),
             layers={layer: filled.tokens[layer_array(layer)] for layer in self.store.geometry.layers},
+            baselines={name: filled.tokens[name] for name in BASELINE_ARRAYS if name in filled.tokens},
             failures=sorted(filled.failures, key=lambda failure: int(failure["row"])),
             seconds=filled.seconds,
             provenance=self.provenance(),
