@@ -8,6 +8,7 @@ import numpy as np
 
 from coldframe.cli_errors import one_line
 from coldframe.errors import UsageError
+from coldframe.probes.baseline_controls import baseline_controls
 from coldframe.probes.category import Category
 from coldframe.probes.columns import video_text
 from coldframe.probes.controls import PERMUTATIONS, Problem, label_controls, leak_controls
@@ -76,6 +77,7 @@ def run_controls(
     controls = [
         *leak_controls(problem, sources, copies, video),
         *label_controls(problem, permutations=permutations, on_fit=on_fit),
+        *baseline_controls(store, problem, features),
         *([] if siblings is None else sibling_controls(store, problem, features, siblings)),
     ]
     sha256 = video_text(store, "sha256")

@@ -13,7 +13,7 @@ from coldframe.store.recipe import Recipe
 from coldframe.store.schema import TokenGeometry
 from coldframe.store.text import path_to_text
 
-FeatureKind = Literal["cls", "mean"]
+FeatureKind = Literal["cls", "mean", "baseline_colour", "baseline_motion"]
 FEATURE_KINDS: tuple[FeatureKind, ...] = get_args(FeatureKind)
 
 _BATCH_BYTES = 128 << 20
@@ -39,6 +39,7 @@ class TokenStore(Protocol):
     def ok_rows(self) -> NDArray[np.int64]: ...
     def cls(self, rows: NDArray[np.int64]) -> NDArray[np.float32]: ...
     def patch(self, rows: NDArray[np.int64]) -> NDArray[np.float32]: ...
+    def baseline(self, name: str, rows: NDArray[np.int64]) -> NDArray[np.float32]: ...
 
 
 def read_features(
@@ -54,11 +55,12 @@ def read_features(
         rows: (n,) rows with status ok, n >= 1.
         kind: `cls` is the stored [CLS] token. `mean` is the mean of the patch tokens of real frames; frames
             that only repeat the last real one (`n_real`) do not enter. A token that spans several frames
-            enters if its first frame is real.
+            enters if its first frame is real. `baseline_colour` and `baseline_motion` are no tokens: what colour
+            and motion of the same frames say without any encoder.
         on_rows: called with the number of rows after each read.
 
     Raises:
-        UsageError: `mean` of a store whose tier has no patch tokens.
+        UsageError: the store does not keep what `kind` needs.
         StoreError: a row that is marked ok holds inf or nan, or no real frame.
     """
     if kind == "mean" and store.recipe.tokens == "cls":
@@ -68,12 +70,16 @@ def read_features(
             f"features 'cls' need a [CLS] token; this store keeps {store.recipe.tokens!r} without one. "
             "Use features 'mean'."
         )
+    baseline = kind.removeprefix("baseline_") if kind.startswith("baseline_") else None
     row_bytes = 4 * store.geometry.dim if kind == "cls" else store.geometry.row_bytes("float32")
     batch = max(1, _BATCH_BYTES // row_bytes)
     blocks = []
     for start in range(0, len(rows), batch):
         part = rows[start : start + batch]
-        block = store.cls(part) if kind == "cls" else _patch_mean(store, part)
+        if baseline is not None:
+            block = store.baseline(baseline, part)
+        else:
+            block = store.cls(part) if kind == "cls" else _patch_mean(store, part)
         bad = ~np.isfinite(block).all(axis=1)
         if bad.any():
             raise StoreError(

@@ -71,6 +71,9 @@ class LabelledStore:
     def patch(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         return self.store.patch(rows)
 
+    def baseline(self, name: str, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        return self.store.baseline(name, rows)
+
 
 def with_labels(store: TokenStore, file: str | os.PathLike[str]) -> LabelledStore:
     """`store` with the columns of a CSV file, whose lines are matched to videos by `sha256` or by `path`.

@@ -23,7 +23,7 @@ from coldframe.probes.metrics import (
     top1,
 )
 from coldframe.probes.ranking import class_mean_recall, top_k
-from coldframe.probes.ridge import choose, fit_ridge
+from coldframe.probes.ridge import RidgeHead, choose, fit_ridge
 from coldframe.probes.sample_efficiency import FractionResult, sample_efficiency
 from coldframe.probes.sealed import TestReads, record_read
 from coldframe.probes.selection import Selection, select_rows
@@ -43,7 +43,7 @@ class SeedResult:
         split_digest: sha256 of the division, in hexadecimal.
         part_rows, part_sources: rows and leak components in train, validation and test.
         parameters: numbers that were fitted in the head.
-        penalty: chosen on validation, where it reached `validation_balanced_accuracy`.
+        head: chosen on validation, where it reached `validation_balanced_accuracy`.
         confusion: (classes, classes) test rows; true class by row, predicted by column.
         split: rows of each part, as positions in the selection.
         scores: (n, classes) of the test rows, in the order of `split.test`.
@@ -58,7 +58,7 @@ class SeedResult:
     part_rows: dict[str, int]
     part_sources: dict[str, int]
     parameters: int
-    penalty: float
+    head: RidgeHead
     validation_balanced_accuracy: float
     confusion: NDArray[np.int64]
     split: Split
@@ -198,7 +198,7 @@ def _probe_once(matrix: NDArray[np.float32], selection: Selection, split: Split,
         part_rows={name: len(rows) for name, rows in split.parts().items()},
         part_sources={name: len(np.unique(components.codes[rows])) for name, rows in split.parts().items()},
         parameters=head.weight.size + head.intercept.size,
-        penalty=head.penalty,
+        head=head,
         validation_balanced_accuracy=validation,
         confusion=counts,
         split=split,

@@ -151,7 +151,7 @@ def _near_duplicates(
 ) -> NearDuplicates:
     video = store.column("video").astype(np.int64)[rows]
     windows = Windows(
-        features=read_features(store, rows, "cls", on_rows),
+        features=read_features(store, rows, "cls" if store.geometry.has_cls else "mean", on_rows),
         video=video,
         components=Category(codes=components.codes[video], names=components.names),
         start_s=store.column("clip_start_s")[rows],

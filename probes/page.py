@@ -271,7 +271,7 @@ def _probe_facts(probe: LinearReport, seconds: Mapping[str, float]) -> dict[str,
         "rows": f"{len(chosen.rows)} used of {chosen.ok} ok; {chosen.unlabelled} unlabelled, {chosen.failed} failed, "
         f"{chosen.absent} absent",
         "parameters": f"{head.parameters} of the head; the encoder has none that were fitted",
-        "penalty": ", ".join(f"{result.penalty:.2g}" for result in probe.results),
+        "penalty": ", ".join(f"{result.head.penalty:.2g}" for result in probe.results),
         "splits": ", ".join(result.split_digest[:12] for result in probe.results),
         "took": ", ".join(f"{stage} {value:.1f} s" for stage, value in seconds.items()),
     }

@@ -8,15 +8,18 @@ from numpy.typing import NDArray
 
 from coldframe.errors import UsageError
 from coldframe.probes.attentive import AttentiveReport, token_view
-from coldframe.probes.features import read_features
+from coldframe.probes.features import TokenStore, read_features
 from coldframe.probes.heads import HeadShape
+from coldframe.probes.linear import LinearReport
 from coldframe.probes.loader import DEFAULT_MEMORY_BYTES, ShardedStore, TokenLoader
-from coldframe.probes.logistic import LinearHead
+from coldframe.probes.logistic import LinearHead, Link
 from coldframe.probes.presets import Preset
 from coldframe.probes.released import strict_state
+from coldframe.probes.ridge import RidgeHead
 from coldframe.probes.saved import Prediction, ProbeCard, Tensors, geometry_dict
 from coldframe.probes.training import logits_of, micro_batch_rows, require_device
 
+_LINEAR_TENSORS = ("mean", "scale", "weight", "intercept")
 _ROWS = 1024  # of a linear probe's features at once
 
 
@@ -38,6 +41,28 @@ def attentive_card(report: AttentiveReport, created_by: str) -> tuple[ProbeCard,
         preset={**vars(report.preset), "time": report.shape.time},
     )
     return card, {name: value.numpy() for name, value in state.items()}
+
+
+def ridge_card(
+    report: LinearReport, store: TokenStore, created_by: str
+) -> tuple[ProbeCard, dict[str, NDArray[np.float64]]]:
+    """Card and tensors of the report's best head on validation; `store` is what the report was made of."""
+    best = max(report.results, key=lambda result: result.validation_balanced_accuracy)
+    card = ProbeCard(
+        kind="ridge",
+        label=report.label,
+        names=report.selection.labels.names,
+        recipe=store.recipe.to_dict(),
+        geometry=geometry_dict(store),
+        split_digest=best.split_digest,
+        split_seed=best.seed,
+        seed=best.seed,
+        validation_balanced_accuracy=best.validation_balanced_accuracy,
+        created_by=created_by,
+        features=report.features,
+        penalty=best.head.penalty,
+    )
+    return card, {name: getattr(best.head, name) for name in _LINEAR_TENSORS}
 
 
 def predict(
@@ -71,7 +96,7 @@ def predict(
     )
     for numbers, probabilities in pieces:
         for row, values in zip(numbers.tolist(), probabilities, strict=True):
-            yield Prediction(row=row, probabilities=values)
+            yield Prediction(row=row, values=values)
         on_rows(len(numbers))
 
 
@@ -104,16 +129,15 @@ def _attentive(
 
 
 def _linear(card: ProbeCard, tensors: Tensors, store: ShardedStore, rows: NDArray[np.int64]) -> Iterator[Piece]:
-    head = LinearHead(
-        mean=tensors["mean"],
-        scale=tensors["scale"],
-        weight=tensors["weight"],
-        intercept=tensors["intercept"],
-        link="softmax" if card.link == "softmax" else "sigmoid",
-        strength=card.strength,
-        steps=0,
-    )
+    if sorted(tensors) != sorted(_LINEAR_TENSORS):
+        raise UsageError(f"the saved probe has the tensors {', '.join(tensors)}; wanted {', '.join(_LINEAR_TENSORS)}.")
+    parts = {name: tensors[name] for name in _LINEAR_TENSORS}
+    if card.kind == "ridge":
+        outputs = RidgeHead(**parts, penalty=card.penalty).scores
+    else:
+        link: Link = "softmax" if card.link == "softmax" else "sigmoid"
+        outputs = LinearHead(**parts, link=link, strength=card.strength, steps=0).probabilities
     rows = np.unique(rows)
     for start in range(0, len(rows), _ROWS):
         part = rows[start : start + _ROWS]
-        yield part, head.probabilities(read_features(store, part, card.features))
+        yield part, outputs(read_features(store, part, card.features))

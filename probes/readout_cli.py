@@ -37,7 +37,7 @@ _features_option = click.option(
     type=click.Choice(FEATURE_KINDS),
     default="cls",
     show_default=True,
-    help="The [CLS] token, or the mean of the patch tokens of real frames.",
+    help="The [CLS] token, the mean of the patch tokens of real frames, or colour or motion without an encoder.",
 )
 _json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 _save_option = click.option(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coldframe.probes.ridge import PENALTIES, Features, RidgeHead, choose
+from coldframe.probes.ridge import PENALTIES, Features, RidgeHead, choose, eigenbasis
 from coldframe.probes.split import Split
 
 
@@ -21,8 +21,7 @@ class Refit:
         varies = train.min(axis=0) != train.max(axis=0)  # constant features get no weight in `fit_ridge` either
         mean, scale = train[:, varies].mean(axis=0), train[:, varies].std(axis=0)
         standard = (train[:, varies] - mean) / scale
-        eigenvalues, vectors = np.linalg.eigh(standard.T @ standard)
-        self._eigenvalues = np.maximum(eigenvalues, 0.0)
+        self._eigenvalues, vectors = eigenbasis(standard)
         self._train = standard @ vectors
         # Any, because `RidgeHead` speaks of float32 rows and works on these just as well.
         self._validation: Any = (matrix[split.validation][:, varies] - mean) / scale @ vectors

@@ -72,8 +72,8 @@ def to_dict(report: LinearReport) -> dict[str, Any]:
 
 def _seed_dict(result: SeedResult) -> dict[str, Any]:
     # Not asdict, which would keep the arrays.
-    fields = {name: value for name, value in vars(result).items() if name not in ("split", "scores")}
-    return {**fields, "confusion": result.confusion.tolist()}
+    fields = {name: value for name, value in vars(result).items() if name not in ("split", "scores", "head")}
+    return {**fields, "penalty": result.head.penalty, "confusion": result.confusion.tolist()}
 
 
 def _split_dict(report: LinearReport) -> dict[str, Any] | None:
@@ -167,7 +167,7 @@ def _scores(report: LinearReport) -> str:
             f"{result.macro_f1:.3f}",
             f"{result.top1:.3f}",
             f"{result.majority_top1:.3f}",
-            f"{result.penalty:.2g}",
+            f"{result.head.penalty:.2g}",
             result.split_digest[:_SHORT],
         ]
         for result in report.results

@@ -4,6 +4,7 @@ With standardised train features X (n, dim), centred targets Y (n, classes; +1 f
 
     W(penalty) = Q (E + n * penalty)^-1 Q^T X^T Y    where    X^T X = Q E Q^T
 
+With fewer rows than features the basis Q comes from the smaller X X^T; what it leaves out gets no weight either way.
 The intercept is not penalised. The penalty is per row, so a grid means the same whatever n is; scikit-learn's
 `Ridge(alpha=n * penalty)` is the same problem. Everything is accumulated in float64, in blocks of rows.
 """
@@ -61,12 +62,17 @@ def fit_ridge(features: Features, labels: NDArray[np.int64], classes: int) -> li
     varies = features.min(axis=0) != features.max(axis=0)
     targets = _targets(labels, classes)
     intercept = targets.mean(axis=0)
-    gram, cross = _moments(features, mean, targets - intercept)
-    scale = np.where(varies, np.sqrt(np.diagonal(gram) / len(features)), 1.0)
     # Constant features stay out of the fit: the rounding noise that centring leaves in them gets no weight.
-    gram = (gram / np.outer(scale, scale))[np.ix_(varies, varies)]
-    eigenvalues, vectors = np.linalg.eigh(gram)
-    eigenvalues = np.maximum(eigenvalues, 0.0)
+    if len(features) < np.count_nonzero(varies):
+        centred = features.astype(np.float64) - mean
+        cross = centred.T @ (targets - intercept)
+        scale = np.where(varies, np.sqrt(np.square(centred).mean(axis=0)), 1.0)
+        eigenvalues, vectors = eigenbasis((centred / scale)[:, varies])
+    else:
+        gram, cross = _moments(features, mean, targets - intercept)
+        scale = np.where(varies, np.sqrt(np.diagonal(gram) / len(features)), 1.0)
+        eigenvalues, vectors = np.linalg.eigh((gram / np.outer(scale, scale))[np.ix_(varies, varies)])
+        eigenvalues = np.maximum(eigenvalues, 0.0)
     rotated = vectors.T @ (cross / scale[:, None])[varies]
     heads = []
     for penalty in PENALTIES:
@@ -74,6 +80,21 @@ def fit_ridge(features: Features, labels: NDArray[np.int64], classes: int) -> li
         weight[varies] = vectors @ (rotated / (eigenvalues + len(features) * penalty)[:, None])
         heads.append(RidgeHead(mean=mean, scale=scale, weight=weight, intercept=intercept, penalty=float(penalty)))
     return heads
+
+
+def eigenbasis(standard: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Eigenvalues (rank,) and eigenvectors (dim, rank) of X^T X, by the smaller of X^T X and X X^T.
+
+    Args:
+        standard: X, (n, dim).
+    """
+    rows, dim = standard.shape
+    if rows >= dim:
+        eigenvalues, vectors = np.linalg.eigh(standard.T @ standard)
+        return np.maximum(eigenvalues, 0.0), vectors
+    eigenvalues, vectors = np.linalg.eigh(standard @ standard.T)
+    kept = eigenvalues > eigenvalues.max(initial=0.0) * rows * np.finfo(np.float64).eps
+    return eigenvalues[kept], standard.T @ (vectors[:, kept] / np.sqrt(eigenvalues[kept]))
 
 
 def choose(

@@ -7,7 +7,7 @@ has one entry, `coldframe`, with a JSON object (`ProbeCard`). A probe predicts o
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from coldframe.errors import InputNotFound, UsageError
 from coldframe.probes.features import FeatureKind, TokenStore
 from coldframe.store.recipe import Recipe, canonical_json
+from coldframe.store.schema import BASELINE_ARRAYS
 from coldframe.store.text import path_to_text
 
 _METADATA_KEY = "coldframe"
@@ -30,7 +31,7 @@ class ProbeCard:
     """What a saved probe says about itself.
 
     Attributes:
-        kind: `attentive` or `linear`.
+        kind: `attentive`, `linear` (logistic) or `ridge`.
         label: video column that it was trained on.
         names: class names; output i is `names[i]`.
         recipe: of the store that it was trained on, all fields.
@@ -39,11 +40,13 @@ class ProbeCard:
         seed: of the head.
         validation_balanced_accuracy: of this head.
         preset: attentive: every field of the preset as used, and `time` steps with a learned position.
-        features, link, strength: linear: what was read, softmax or sigmoid, C.
+        features: linear and ridge: what was read.
+        link, strength: linear: softmax or sigmoid, C.
+        penalty: ridge: lambda, per row. Its outputs are scores and no probabilities.
         created_by: program and version.
     """
 
-    kind: Literal["attentive", "linear"]
+    kind: Literal["attentive", "linear", "ridge"]
     label: str
     names: tuple[str, ...]
     recipe: dict[str, Any]
@@ -57,6 +60,7 @@ class ProbeCard:
     features: FeatureKind = "cls"
     link: str = "softmax"
     strength: float = 0.0
+    penalty: float = 0.0
     version: int = FORMAT_VERSION
 
     @property
@@ -73,22 +77,27 @@ class ProbeCard:
         return cls(**{**fields, "names": tuple(fields["names"])})
 
     def require_store(self, store: TokenStore, what: str) -> None:
-        """Refuse a store of another recipe or token shape.
+        """Refuse a store of another recipe or token shape. Baselines count only for a head that reads them.
 
         Raises:
             RecipeMismatch: the message shows every difference.
             UsageError: the recipes agree and the shapes do not.
         """
-        store.recipe.require_equal(Recipe.from_dict(self.recipe), what)
-        geometry = geometry_dict(store)
-        if geometry != self.geometry:
-            raise UsageError(f"the tokens are shaped {geometry} here and {self.geometry} in {what}. Use its encoder.")
+        recipe, own = store.recipe, Recipe.from_dict(self.recipe)
+        if not self.features.startswith("baseline_"):
+            recipe, own = replace(recipe, baselines="none"), replace(own, baselines="none")
+        recipe.require_equal(own, what)
+        here, there = (
+            {name: value for name, value in one.items() if name not in BASELINE_ARRAYS or self.features == name}
+            for one in (geometry_dict(store), self.geometry)
+        )
+        if here != there:
+            raise UsageError(f"the tokens are shaped {here} here and {there} in {what}. Use its encoder.")
 
 
 def geometry_dict(store: TokenStore) -> dict[str, Any]:
     """The store's token geometry as JSON values."""
-    fields = asdict(store.geometry)
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in fields.items()}
+    return store.geometry.to_dict()
 
 
 def save_probe(path: Path, card: ProbeCard, tensors: Tensors) -> None:
@@ -137,7 +146,7 @@ def load_probe(path: Path) -> tuple[ProbeCard, dict[str, NDArray[Any]]]:
 
     shown = path_to_text(path)
     if not path.is_file():
-        raise InputNotFound(f"there is no saved probe at {shown}. Write one with: coldframe-probe attentive --save")
+        raise InputNotFound(f"there is no saved probe at {shown}. Write one with: coldframe-probe linear --save")
     try:
         with safe_open(path, framework="numpy") as file:
             text = (file.metadata() or {}).get(_METADATA_KEY)
@@ -158,19 +167,20 @@ class Prediction:
 
     Attributes:
         row: of the store.
-        probabilities: (classes,) in the order of the card's names.
+        values: (classes,) in the order of the card's names: probabilities, or the scores of a ridge head.
     """
 
     row: int
-    probabilities: NDArray[np.float64]
+    values: NDArray[np.float64]
 
 
 def prediction_lines(store: TokenStore, card: ProbeCard, predictions: Iterator[Prediction]) -> Iterator[str]:
     """One JSON object a row, in the order of `predictions`."""
     paths = store.video_column("path")
     video, start, end = (store.column(name) for name in ("video", "clip_start_s", "clip_end_s"))
+    one_value, all_values = ("score", "scores") if card.kind == "ridge" else ("probability", "probabilities")
     for one in predictions:
-        best = int(one.probabilities.argmax())
+        best = int(one.values.argmax())
         yield json.dumps(
             {
                 "row": one.row,
@@ -178,10 +188,8 @@ def prediction_lines(store: TokenStore, card: ProbeCard, predictions: Iterator[P
                 "start_s": float(start[one.row]),
                 "end_s": float(end[one.row]),
                 "label": card.names[best],
-                "probability": round(float(one.probabilities[best]), 6),
-                "probabilities": {
-                    name: round(float(p), 6) for name, p in zip(card.names, one.probabilities, strict=True)
-                },
+                one_value: round(float(one.values[best]), 6),
+                all_values: {name: round(float(p), 6) for name, p in zip(card.names, one.values, strict=True)},
             },
             allow_nan=False,
         )

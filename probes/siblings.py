@@ -8,23 +8,23 @@ readout of the real clips; it is confounded by the shift (no encoder was trained
 `arrow_of_time` tells a clip from the same frames reversed; its accuracy is compared with one half.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import RecipeMismatch, UsageError
-from coldframe.probes.bootstrap import MIN_SOURCES, cluster_robust, paired_bootstrap
+from coldframe.probes.bootstrap import cluster_robust
 from coldframe.probes.controls import Problem
 from coldframe.probes.features import FeatureKind, TokenStore, read_features
-from coldframe.probes.metrics import decide
-from coldframe.probes.permutation import DETECTABLE_SDS, balanced_differences, sign_flip
+from coldframe.probes.paired import difference, fitted, weak
+from coldframe.probes.permutation import DETECTABLE_SDS, sign_flip
 from coldframe.probes.ridge import RidgeHead, choose, fit_ridge
-from coldframe.probes.source_counts import Counts, balanced_accuracy, source_counts
-from coldframe.probes.verdict import MOST_UNDETECTED, Control, ends
+from coldframe.probes.verdict import Control, ends
 from coldframe.store.text import path_to_text
 
 _TIMES = ("static", "reversed", "shuffled")
+_CONFOUNDED = "confounded by clips that the encoder was never trained on; see the retrained control"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,8 @@ def require_sibling(store: TokenStore, sibling: TokenStore, control: str) -> Non
         RecipeMismatch: something else in the recipe differs.
         UsageError: other clips, or a random encoder that says it was trained.
     """
-    here, there = store.recipe.to_dict(), sibling.recipe.to_dict()
+    # baselines beside the tokens do not change them
+    here, there = (replace(one.recipe, baselines="none").to_dict() for one in (store, sibling))
     wanted = {**here, "control": control}
     if control == "random_init":
         wanted = {**here, "weights_sha256": there["weights_sha256"]}
@@ -77,7 +78,7 @@ def sibling_controls(store: TokenStore, problem: Problem, features: FeatureKind,
     found = []
     if siblings.stores:
         found.append(_digest(store, siblings))
-    real = _fitted(problem, problem.matrix)
+    real = fitted(problem, problem.matrix)
     for name, sibling in siblings.stores.items():
         require_sibling(store, sibling, name)
         lost = np.setdiff1d(rows, sibling.ok_rows())
@@ -106,73 +107,26 @@ def _digest(store: TokenStore, siblings: Siblings) -> Control:
     )
 
 
-def _fitted(problem: Problem, matrix: NDArray[np.float32]) -> RidgeHead:
-    split, labels = problem.split, problem.selection.labels.codes
-    heads = fit_ridge(matrix[split.train], labels[split.train], problem.classes)
-    return choose(heads, matrix[split.validation], labels[split.validation], problem.classes)[0]
-
-
-def _counts(problem: Problem, scores: NDArray[np.float64]) -> Counts:
-    test = problem.split.test
-    return source_counts(
-        problem.selection.labels.codes[test],
-        decide(scores),
-        problem.selection.components.codes[test],
-        classes=problem.classes,
-        count=len(problem.selection.components.names),
-    )
-
-
 def _differences(
     problem: Problem, real: RidgeHead, matrix: NDArray[np.float32], name: str, time_sensitive: bool | None
 ) -> list[Control]:
     """The control with its own readout, and, for a control of time, with the readout of the real clips."""
     test = problem.split.test
     shown = real.scores(problem.matrix[test])
-    retrained = _fitted(problem, matrix).scores(matrix[test])
+    retrained = fitted(problem, matrix).scores(matrix[test])
+    what = f"balanced accuracy of the real clips minus that of {name.replace('_', '-')} ones"
     unseen = bool(np.array_equal(problem.matrix, matrix))
-    out = [_difference(problem, shown, retrained, f"{name}_retrain", name, unseen, time_sensitive)]
-    if name in _TIMES:
-        moved = _difference(problem, shown, real.scores(matrix[test]), f"{name}_test_only", name, unseen, None)
-        out.append(moved)
-    return out
-
-
-def _difference(
-    problem: Problem,
-    real: NDArray[np.float64],
-    control: NDArray[np.float64],
-    title: str,
-    name: str,
-    unseen: bool,
-    time_sensitive: bool | None,
-) -> Control:
-    first, second = _counts(problem, real), _counts(problem, control)
-    per_source = balanced_differences(first, second)
-    test = sign_flip(per_source, alternative="greater")
-    detectable = DETECTABLE_SDS * float(np.sqrt(np.square(per_source).sum()))
     judge = name not in _TIMES or bool(time_sensitive)
-    if unseen:
-        reason = "the features are exactly equal: the encoder, or the readout, cannot see the order of frames"
-    elif title.endswith("test_only"):
-        reason = "confounded by clips that the encoder was never trained on; see the retrained control"
-    elif not judge:
-        undeclared = "nobody declared whether these labels depend on time (--time-sensitive)"
-        reason = undeclared if time_sensitive is None else "these labels were declared not to depend on time"
-    else:
-        reason = _weak(test.sources, detectable)
-    return Control(
-        name=title,
-        what=f"balanced accuracy of the real clips minus that of {name.replace('_', '-')} ones",
-        effect=test.effect,
-        interval=ends(paired_bootstrap(first, second, balanced_accuracy)),
-        p=test.p,
-        draws=test.flips,
-        sources=test.sources,
-        detectable=detectable,
-        verdict="inconclusive" if judge and not unseen and not title.endswith("test_only") else "not_applicable",
-        reason=reason,
-    )
+    blind = "the features are exactly equal: the encoder, or the readout, cannot see the order of frames"
+    undeclared = "nobody declared whether these labels depend on time (--time-sensitive)"
+    unjudged = undeclared if time_sensitive is None else "these labels were declared not to depend on time"
+    why_not = blind if unseen else "" if judge else unjudged
+    out = [difference(problem, shown, retrained, name=f"{name}_retrain", what=what, not_judged=why_not)]
+    if name in _TIMES:
+        why_not = blind if unseen else _CONFOUNDED
+        moved = real.scores(matrix[test])
+        out.append(difference(problem, shown, moved, name=f"{name}_test_only", what=what, not_judged=why_not))
+    return out
 
 
 def _arrow(
@@ -211,14 +165,5 @@ def _arrow(
         sources=test.sources,
         detectable=detectable,
         verdict="inconclusive" if judge else "not_applicable",
-        reason=_weak(test.sources, detectable) if judge else "these labels are not declared to depend on time",
+        reason=weak(test.sources, detectable) if judge else "these labels are not declared to depend on time",
     )
-
-
-def _weak(sources: int, detectable: float) -> str:
-    """Why the test could not have found an effect; empty if it could."""
-    if sources < MIN_SOURCES:
-        return f"{sources} test sources, and {MIN_SOURCES} are needed"
-    if detectable > MOST_UNDETECTED:
-        return f"with {sources} test sources only a difference of {detectable:.2f} or more would be seen"
-    return ""

@@ -71,6 +71,11 @@ def recipe_options(command: Command) -> Command:
             show_default=True,
             help="Order of a clip's frames: their own, or that of a negative control (into a store of its own).",
         ),
+        click.option(
+            "--baselines",
+            is_flag=True,
+            help="Also keep colour histograms and motion of the same frames: what an encoder has to beat.",
+        ),
         *BACKEND_OPTIONS,
         click.option(
             "--precision",
@@ -101,6 +106,7 @@ def _prepare(paths: tuple[str, ...], encoder: str, options: dict[str, Any]) -> t
         tokens=options["tokens"],
         dtype=options["dtype"],
         control=options["control"],
+        baselines="colour+motion" if options["baselines"] else "none",
         precision=options["precision"],
     )
     require_variant(bundle, options["backend"], recipe.precision, options["device"])

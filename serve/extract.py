@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from coldframe.errors import UsageError
 from coldframe.export import Bundle
+from coldframe.serve.baselines import COLOUR_BINS, motion_values, require_baselines
 from coldframe.serve.cores import share_cores
 from coldframe.serve.destination import grown, made, open_part, require_store_path
 from coldframe.serve.gpu_runtime import GpuBackend, is_gpu_request
@@ -33,7 +34,7 @@ from coldframe.store import (
     seal,
 )
 from coldframe.store.plan import Plan
-from coldframe.store.recipe import Control, Recipe, Sampling
+from coldframe.store.recipe import Baselines, Control, Recipe, Sampling
 from coldframe.store.schema import Reason, StorageDtype, TokenGeometry, Tokens
 
 # a display for one stage: called with a label and a length, its context yields a function that advances it
@@ -84,11 +85,13 @@ def make_recipe(
     dtype: StorageDtype = "float16",
     precision: str = "fp32",
     control: Control = "none",
+    baselines: Baselines = "none",
 ) -> Recipe:
     """The recipe for `bundle` with the given sampling and storage; `frames` and `hop_frames` default to the encoder's.
 
     Raises:
-        UsageError: a value is out of range, or `frames` is not what the exported graph takes.
+        UsageError: a value is out of range, `frames` is not what the exported graph takes, or its pictures are too
+            small for `baselines`.
     """
     frames = bundle.frames if frames is None else frames
     if frames != bundle.frames:
@@ -96,6 +99,8 @@ def make_recipe(
             f"frames is {frames}, but {bundle.name} was exported for clips of {bundle.frames} frames. Use that, or "
             "export an encoder for another length."
         )
+    if baselines != "none":
+        require_baselines(frames, bundle.image_size)
     return Recipe(
         encoder=bundle.name,
         weights_sha256=bundle.weights_sha256,
@@ -111,6 +116,7 @@ def make_recipe(
         tokens=tokens,
         dtype=dtype,
         control=control,
+        baselines=baselines,
     )
 
 
@@ -192,6 +198,9 @@ def extract(
     else:
         plan = plan_videos(videos, recipe, progress, limits or FailureLimits())
         geometry = token_geometry(bundle, recipe.tokens)
+        if recipe.baselines != "none":
+            motion = motion_values(recipe.frames)
+            geometry = replace(geometry, baseline_colour=COLOUR_BINS, baseline_motion=motion)
         store = grown(plan, store_path) if append else made(plan, store_path, geometry, encoder_identity(bundle))
     done = complete(
         store,

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 import coldframe
 from coldframe.errors import UsageError, VideoError
+from coldframe.serve.baselines import clip_baselines
 from coldframe.serve.clip_stream import ClipStream, UnitEnd
 from coldframe.serve.clips import Answer, VideoClips
 from coldframe.serve.control import frame_order, window_name
@@ -24,7 +25,7 @@ from coldframe.serve.stages import StageSeconds
 from coldframe.serve.tiers import keep_tier
 from coldframe.serve.unit_writer import UnitWriter
 from coldframe.store import Store, UnitResult, keep_rows, open_store, rows_to_extract, write_unit
-from coldframe.store.schema import Reason, Status, layer_array
+from coldframe.store.schema import BASELINE_ARRAYS, Reason, Status, layer_array
 from coldframe.store.text import text_to_path
 
 Clip = NDArray[np.uint8]
@@ -168,14 +169,13 @@ class UnitRunner:
         """Room for the rows of `unit`, with what is taken over from an earlier attempt or known from the plan."""
         rows = self.store.unit_range(unit)
         count = len(rows)
-        # the type that is stored, so that nothing large is cast again while it is written
-        dtype = np.float16 if self.store.recipe.dtype == "float16" else np.float32
         arrays = {name: spec for name, spec in self.store.unit_arrays.items() if spec.sharded}
         filled = _Rows(
             rows=rows,
             status=np.full(count, Status.FAILED, np.uint8),
             reason=np.zeros(count, np.uint8),
-            tokens={name: np.empty((count, *spec.row_shape), dtype) for name, spec in arrays.items()},
+            # the type that is stored, so that nothing large is cast again while it is written
+            tokens={name: np.empty((count, *spec.row_shape), spec.numpy_dtype) for name, spec in arrays.items()},
         )
         kept, failures = keep_rows(
             self.store,
@@ -226,6 +226,8 @@ class UnitRunner:
         at = np.array([row for row, _ in clips]) - filled.rows.start
         named = {"cls": kept.cls, "patch": kept.patch}
         named |= {layer_array(layer): patch for layer, patch in kept.layers.items()}
+        if self.store.recipe.baselines != "none":
+            named |= clip_baselines([clip for _, clip in clips], [int(self._n_real[row]) for row, _ in clips])
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name when it is written
             for name, values in filled.tokens.items():
                 values[at] = named[name]
@@ -256,6 +258,7 @@ class UnitRunner:
             cls=filled.tokens.get("cls"),
             patch=filled.tokens.get("patch"),
             layers={layer: filled.tokens[layer_array(layer)] for layer in self.store.geometry.layers},
+            baselines={name: filled.tokens[name] for name in BASELINE_ARRAYS if name in filled.tokens},
             failures=sorted(filled.failures, key=lambda failure: int(failure["row"])),
             seconds={"decode": end.decode_seconds, "encode": filled.encode_seconds},
             provenance={"coldframe": coldframe.__version__, **end.provenance, **self.runtime.provenance()},

@@ -87,6 +87,7 @@ def _suits(geometry: TokenGeometry, recipe: Recipe) -> bool:
         and (one_a_frame or tier not in ("mean", "cls+mean"))
         and (tier == "full" or geometry.has_cls == tier.startswith("cls"))
         and geometry.layers == recipe.layers
+        and (geometry.baseline_colour > 0) == (geometry.baseline_motion > 0) == (recipe.baselines != "none")
     )
 
 

@@ -1,6 +1,6 @@
 """Layout: which arrays a store has, and which object on disk holds which rows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from coldframe.errors import UsageError
 from coldframe.store.plan import Column, Plan
-from coldframe.store.schema import StorageDtype, TokenGeometry
+from coldframe.store.schema import BASELINE_ARRAYS, StorageDtype, TokenGeometry
 
 MAX_SHARD_BYTES = 256_000_000
 MAX_UNIT_SHARE = 256  # a unit holds at most ceil(rows / 256) rows, ...
@@ -53,6 +53,7 @@ class ArraySpec:
         object_rows: rows of one object on disk.
         sharded: whether an object holds several inner chunks and their index.
         fill: what reads back where nothing was written.
+        may_be_zero: whether an ok row may be all zero; tokens never are, and a still clip has no motion.
     """
 
     name: str
@@ -63,6 +64,7 @@ class ArraySpec:
     object_rows: int
     sharded: bool
     fill: float | str
+    may_be_zero: bool = False
 
     @cached_property
     def row_shape(self) -> tuple[int, ...]:
@@ -108,12 +110,13 @@ def unit_rows(rows: int, row_bytes: int) -> int:
 def rows_per_unit(rows: int, geometry: TokenGeometry, dtype: StorageDtype) -> int:
     """`unit_rows` for the largest array of this token geometry."""
     tokens = max(1, geometry.time * geometry.rows * geometry.cols)
-    return unit_rows(rows, tokens * geometry.dim * np.dtype(dtype).itemsize)
+    largest = max(tokens * geometry.dim * np.dtype(dtype).itemsize, 2 * geometry.baseline_motion)
+    return unit_rows(rows, largest)
 
 
 def unit_arrays(rows: int, per_unit: int, geometry: TokenGeometry, dtype: StorageDtype) -> dict[str, ArraySpec]:
     """Arrays that units write, by name: `patch` and `patch_l<i>` (where the tier keeps patches), `cls` (where
-    the encoder has one), `status`, `reason`.
+    the encoder has one), baselines (where they are kept), `status`, `reason`.
 
     Inner chunks hold 1 row where that row takes at least `WHOLE_CHUNK_BYTES`, else 16 rows: one clip of the
     `full` tier is read alone, while short vectors are not cut into crumbs. `status` and `reason`
@@ -125,6 +128,10 @@ def unit_arrays(rows: int, per_unit: int, geometry: TokenGeometry, dtype: Storag
         arrays.append(_tokens(name, ("time", "row", "col", "dim"), (rows, *shape), per_unit, dtype))
     if geometry.has_cls:
         arrays.append(_tokens("cls", ("dim",), (rows, geometry.dim), per_unit, dtype))
+    for name, axis in BASELINE_ARRAYS.items():
+        if length := getattr(geometry, name):
+            spec = _tokens(name, (axis,), (rows, length), per_unit, "float16")
+            arrays.append(replace(spec, may_be_zero=name == "baseline_motion"))
     for name in ("status", "reason"):
         arrays.append(_plain(name, ("clip",), (rows,), "uint8", per_unit))
     return {spec.name: spec for spec in arrays}

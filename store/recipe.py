@@ -22,6 +22,8 @@ MIN_FPS, MAX_FPS = 0.001, 240.0
 MAX_HOP_FRAMES = 1_000_000  # far more than any video has; keeps row positions within 64 bits
 Control = Literal["none", "static", "reversed", "shuffled"]
 CONTROLS: tuple[Control, ...] = get_args(Control)
+Baselines = Literal["none", "colour+motion"]
+BASELINES: tuple[Baselines, ...] = get_args(Baselines)
 
 
 def canonical_json(value: Any) -> str:
@@ -49,6 +51,7 @@ class Recipe:
         tokens: token tier.
         dtype: storage type of the tokens.
         control: order of a clip's frames; `none` is theirs, all others make a negative control.
+        baselines: colour and motion of the same frames, kept beside the tokens; says nothing about the tokens.
     """
 
     encoder: str
@@ -69,6 +72,7 @@ class Recipe:
     tokens: Tokens = "cls"
     dtype: StorageDtype = "float16"
     control: Control = "none"
+    baselines: Baselines = "none"
 
     def __post_init__(self) -> None:
         if not MIN_FPS <= self.fps <= MAX_FPS:
@@ -89,6 +93,8 @@ class Recipe:
             raise UsageError(f"layers is {self.layers}, but the token tier 'cls' keeps no patch tokens of any layer.")
         if self.control not in CONTROLS:
             raise UsageError(f"control is {self.control!r}; allowed are {', '.join(CONTROLS)}.")
+        if self.baselines not in BASELINES:
+            raise UsageError(f"baselines is {self.baselines!r}; allowed are {', '.join(BASELINES)}.")
 
     @property
     def recipe_id(self) -> str:
@@ -96,9 +102,12 @@ class Recipe:
         return hashlib.sha256(canonical_json(self.to_dict()).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
+        """JSON values. `baselines` is left out where there are none, as in recipes from before there were any."""
         pairs = asdict(self).items()
-        return {key: list(value) if isinstance(value, tuple) else value for key, value in pairs}
+        fields = {key: list(value) if isinstance(value, tuple) else value for key, value in pairs}
+        if self.baselines == "none":
+            del fields["baselines"]
+        return fields
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:

@@ -17,6 +17,10 @@ StorageDtype = Literal["float16", "float32"]
 WITHOUT_CLS: dict[Tokens, Tokens] = {"cls": "mean", "cls+mean": "mean", "cls+grid7": "grid7"}
 
 
+# arrays of the baselines, by the field of the geometry that says how long a row's vector is
+BASELINE_ARRAYS: Mapping[str, str] = {"baseline_colour": "colour_bin", "baseline_motion": "motion_value"}
+
+
 def layer_array(layer: int) -> str:
     """Name of the array with the patch tokens of block `layer`, counted from 0."""
     return f"patch_l{layer}"
@@ -77,6 +81,7 @@ class TokenGeometry:
     Attributes:
         has_cls: whether a row has a [CLS] vector.
         layers: blocks, counted from 0, whose patch tokens are kept beside `patch`, in the same shape.
+        baseline_colour, baseline_motion: length of a row's baselines; 0 where none are kept.
     """
 
     dim: int
@@ -85,6 +90,8 @@ class TokenGeometry:
     cols: int
     has_cls: bool = True
     layers: tuple[int, ...] = ()
+    baseline_colour: int = 0
+    baseline_motion: int = 0
 
     @classmethod
     def for_tier(
@@ -126,8 +133,10 @@ class TokenGeometry:
         return cls(**{**fields, "layers": tuple(fields.get("layers", ()))})
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        return {**asdict(self), "layers": list(self.layers)}
+        """JSON values. Baselines are left out where there are none, as in stores from before there were any."""
+        absent = [name for name in BASELINE_ARRAYS if not getattr(self, name)]
+        fields = {**asdict(self), "layers": list(self.layers)}
+        return {name: value for name, value in fields.items() if name not in absent}
 
     @property
     def keeps_patches(self) -> bool:
@@ -139,7 +148,7 @@ class TokenGeometry:
         return ("patch", *map(layer_array, self.layers)) if self.keeps_patches else ()
 
     def row_bytes(self, dtype: StorageDtype) -> int:
-        """Bytes that one row's tokens take, before any overhead."""
+        """Bytes that one row's tokens and baselines take, before any overhead."""
         width = 2 if dtype == "float16" else 4
         patches = self.time * self.rows * self.cols * len(self.patch_arrays)
-        return width * self.dim * (self.has_cls + patches)
+        return width * self.dim * (self.has_cls + patches) + 2 * (self.baseline_colour + self.baseline_motion)

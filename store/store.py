@@ -261,6 +261,14 @@ class Store:
         """
         return self._tokens("patch" if layer is None else layer_array(layer), rows, allow_failed)
 
+    def baseline(self, name: str, rows: RowNumbers | None = None, *, allow_failed: bool = False) -> NDArray[np.float32]:
+        """(n, length) float32 `colour` or `motion` baseline of `rows`; as `cls` otherwise.
+
+        Raises:
+            UsageError: also if the store was extracted without baselines.
+        """
+        return self._tokens(f"baseline_{name}", rows, allow_failed)
+
     def iter_tokens(
         self, array: str, rows: RowNumbers | None = None, *, batch_rows: int
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
@@ -298,6 +306,8 @@ class Store:
         if spec is not None and spec.sharded:
             return spec
         tier, layers = self.recipe.tokens, list(self.geometry.layers)
+        if name.startswith("baseline_"):
+            raise UsageError(f"This store keeps no {name}. Extract with --baselines into a new store.")
         if name == "cls":
             raise UsageError(
                 f"This store keeps no [CLS] tokens: its token tier is {tier!r}. Read patch(), or its mean."

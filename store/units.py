@@ -37,6 +37,7 @@ class UnitResult:
             the store keeps none.
         patch: (n, time, row, col, dim), types as `cls`; None exactly where the tier keeps no patches.
         layers: the same of each further block that the recipe names, by its number.
+        baselines: (n, length) of each baseline that the store keeps, by the name of its array.
         failures: one entry a failed row, `{"row", "video", "path", "reason", "error"}`; a failed row without
             one gets one with an empty error text.
         seconds: time spent, by stage.
@@ -49,15 +50,16 @@ class UnitResult:
     cls: NDArray[np.floating[Any]] | None = None
     patch: NDArray[np.floating[Any]] | None = None
     layers: Mapping[int, NDArray[np.floating[Any]]] = field(default_factory=dict)
+    baselines: Mapping[str, NDArray[np.floating[Any]]] = field(default_factory=dict)
     failures: list[dict[str, Any]] = field(default_factory=list)
     seconds: Mapping[str, float] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def tokens(self) -> dict[str, NDArray[np.floating[Any]]]:
-        """Token arrays by the name that they are stored under."""
+        """Arrays of tokens, then of baselines, by the name that they are stored under."""
         layers = {layer_array(layer): values for layer, values in self.layers.items()}
-        named = {"patch": self.patch, **layers, "cls": self.cls}
+        named = {"patch": self.patch, **layers, "cls": self.cls, **self.baselines}
         return {name: values for name, values in named.items() if values is not None}
 
 
@@ -137,26 +139,31 @@ class _CheckedTokens:
         the first is checked while it is written, so that `patch`, often the only large one, is cast once.
         """
         tokens = self.result.tokens
-        for values in list(tokens.values())[1:]:
-            self._check_ahead(values, np.dtype(store.recipe.dtype))
-        fills: dict[str, Fill] = {name: partial(self._fill_tokens, values) for name, values in tokens.items()}
+        specs = store.unit_arrays
+        for name, values in list(tokens.items())[1:]:
+            self._check_ahead(specs[name], values)
+        fills: dict[str, Fill] = {
+            name: partial(self._fill_tokens, specs[name], values) for name, values in tokens.items()
+        }
         fills["status"] = lambda start, stop, out: np.copyto(out, self.status[start:stop])
         fills["reason"] = lambda start, stop, out: np.copyto(out, self.reason[start:stop])
         return fills
 
-    def _check_ahead(self, values: NDArray[np.floating[Any]], dtype: np.dtype[Any]) -> None:
-        buffer = np.empty((1, *values.shape[1:]), dtype)
+    def _check_ahead(self, spec: ArraySpec, values: NDArray[np.floating[Any]]) -> None:
+        buffer = np.empty((1, *values.shape[1:]), spec.numpy_dtype)
         for row in range(len(values)):
-            self._refuse(row, _cast(values[row : row + 1], buffer))
+            self._refuse(spec, row, _cast(values[row : row + 1], buffer))
 
-    def _fill_tokens(self, values: NDArray[np.floating[Any]], start: int, stop: int, out: NDArray[Any]) -> None:
-        self._refuse(start, _cast(values[start:stop], out))
+    def _fill_tokens(
+        self, spec: ArraySpec, values: NDArray[np.floating[Any]], start: int, stop: int, out: NDArray[Any]
+    ) -> None:
+        self._refuse(spec, start, _cast(values[start:stop], out))
         out[self.status[start:stop] == Status.FAILED] = np.nan
 
-    def _refuse(self, start: int, stored: NDArray[Any]) -> None:
+    def _refuse(self, spec: ArraySpec, start: int, stored: NDArray[Any]) -> None:
         """Turn ok rows among `stored`, whose first is `start`, into failed ones where they are unusable."""
         ok = self.status[start : start + len(stored)] == Status.OK
-        for local in (np.flatnonzero(ok & ~usable_rows(stored)) + start).tolist():
+        for local in (np.flatnonzero(ok & ~usable_rows(stored, zeros=spec.may_be_zero)) + start).tolist():
             self.status[local] = Status.FAILED
             self.reason[local] = Reason.NON_FINITE
             self.turned.append(local)
@@ -168,8 +175,8 @@ def _cast(values: NDArray[np.floating[Any]], out: NDArray[Any]) -> NDArray[Any]:
     return out
 
 
-def usable_rows(stored: NDArray[Any]) -> NDArray[np.bool_]:
-    """(n,) whether a row is finite throughout and not all zero; `stored` is (n, ...) float16 or float32.
+def usable_rows(stored: NDArray[Any], *, zeros: bool = False) -> NDArray[np.bool_]:
+    """(n,) whether a row of `stored` (n, ...), float16 or float32, is finite and, unless `zeros`, not all zero.
 
     Looks at the bits, several times faster than `isfinite` on float16 and without a temporary array. The
     pattern of a number grows with its magnitude, infinity is the smallest that is not finite, and the sign is
@@ -182,7 +189,7 @@ def usable_rows(stored: NDArray[Any]) -> NDArray[np.bool_]:
     for place, row in enumerate(stored):
         bits: NDArray[Any] = np.ascontiguousarray(row).reshape(-1)
         peak = max(int(bits.view(signed).max()), int(bits.view(unsigned).max()) - sign)
-        usable[place] = 0 < peak < infinity
+        usable[place] = (peak >= 0 if zeros else peak > 0) and peak < infinity
     return usable
 
 

@@ -205,7 +205,7 @@ def _token_rows(store: Store, spec: ArraySpec, marker: Marker) -> tuple[NDArray[
     numbers = np.arange(-(-rows // spec.chunk_rows), dtype=np.int64)
     usable, blank = [], []
     for chunk in read_chunks(store.path / spec.object_key(marker.unit), spec, numbers):
-        for row, fine in zip(chunk, usable_rows(chunk).tolist(), strict=True):
+        for row, fine in zip(chunk, usable_rows(chunk, zeros=spec.may_be_zero).tolist(), strict=True):
             usable.append(fine)
             # only rows that are not usable can be NaN, and looking for NaN is the slow part
             blank.append(not fine and bool(np.isnan(row).all()))

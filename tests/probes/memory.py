@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ class MemoryStore:
     geometry: TokenGeometry
     tokens: NDArray[np.float32]
     patches: NDArray[np.float32] | None = None
+    baselines: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
     path: Path = Path("/stores/memory.zarr")
 
     @property
@@ -48,6 +49,9 @@ class MemoryStore:
     def patch(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         assert self.patches is not None
         return self.patches[rows]
+
+    def baseline(self, name: str, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        return self.baselines[name][rows]
 
 
 def memory_store(

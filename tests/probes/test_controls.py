@@ -163,7 +163,7 @@ def test_command(monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(main, [*args, "--json"])
     assert result.exit_code == 0, result.output
     data = json.loads(result.stdout)
-    names = ["same_source", "near_duplicates", "window_shuffle", "source_relabel", "label_null"]
+    names = ["same_source", "near_duplicates", "window_shuffle", "source_relabel", "label_null", "baselines"]
     assert [control["name"] for control in data["controls"]] == names
     assert data["probe"]["balanced_accuracy"]["mean"] == 1.0
     assert data["leak_meter"]["other_sources"]["scores"]["hit@1"]["micro"] == 1.0

@@ -109,7 +109,7 @@ def test_choice_does_not_look_at_test_rows() -> None:
     store.tokens[test] = store.tokens[test][::-1] * 100
     after = probe(store, seeds=1).results[0]
     assert not np.array_equal(after.confusion, before.confusion)
-    assert after.penalty == before.penalty
+    assert after.head.penalty == before.head.penalty
     assert after.validation_balanced_accuracy == before.validation_balanced_accuracy
 
 

@@ -1,6 +1,7 @@
 """The commands end to end on stores on disk: fit, save, predict, refuse."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from coldframe.probe_cli import main
+from coldframe.probes.ridge import fit_ridge
 from coldframe.probes.saved import load_probe
 from coldframe.probes.selection import select_rows
 from coldframe.probes.split import split_by_group
@@ -64,10 +66,10 @@ def test_attentive_text_and_presets(store: Store) -> None:
         assert "1 seeds: at least 3" in result.stdout
 
 
-@pytest.mark.parametrize("kind", ["attentive", "logistic"])
+@pytest.mark.parametrize("kind", ["attentive", "logistic", "linear"])
 def test_saved_probe_predicts_what_it_learnt(store: Store, tmp_path: Path, kind: str) -> None:
     probe, out = tmp_path / "head.safetensors", tmp_path / "predictions.jsonl"
-    args = FAST if kind == "attentive" else ["-C", "0.1"]
+    args = {"attentive": FAST, "logistic": ["-C", "0.1"], "linear": ["--seeds", "1"]}[kind]
     fitted = run(kind, store.path, "--label", "label", *args, "--save", probe, "--json")
     assert fitted.exit_code == 0, fitted.output
     card, tensors = load_probe(probe)
@@ -79,16 +81,26 @@ def test_saved_probe_predicts_what_it_learnt(store: Store, tmp_path: Path, kind:
     assert result.exit_code == 0, result.output
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [line["row"] for line in lines] == store.ok_rows().tolist()
-    assert list(lines[0]) == ["row", "path", "start_s", "end_s", "label", "probability", "probabilities"]
+    values = ["score", "scores"] if kind == "linear" else ["probability", "probabilities"]
+    assert list(lines[0]) == ["row", "path", "start_s", "end_s", "label", *values]
     true = [NAMES[v % 3] for v in store.column("video")[store.ok_rows()]]
     assert np.mean([line["label"] == name for line, name in zip(lines, true, strict=True)]) > 0.9
-    assert all(abs(sum(line["probabilities"].values()) - 1) < 1e-5 for line in lines)
+    if kind == "linear":  # scores of a ridge head are no probabilities, and are not called so
+        head = fit_ridge(store.cls(), np.array([NAMES.index(name) for name in true]), 3)[0]
+        assert card.penalty > 0
+        assert (card.kind, sorted(tensors)) == ("ridge", sorted(["mean", "scale", "weight", "intercept"]))
+        assert tensors["weight"].shape == head.weight.shape
+        again = replace(head, **tensors, penalty=card.penalty).scores(store.cls())
+        np.testing.assert_allclose([list(line["scores"].values()) for line in lines], again, atol=1e-6)
+    else:
+        assert all(abs(sum(line["probabilities"].values()) - 1) < 1e-5 for line in lines)
     assert run("predict", probe, store.path).stdout == out.read_text()
 
 
-def test_predicting_on_another_recipe_is_refused_with_the_difference(store: Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["logistic", "linear"])
+def test_predicting_on_another_recipe_is_refused_with_the_difference(store: Store, tmp_path: Path, kind: str) -> None:
     probe = tmp_path / "head.safetensors"
-    assert run("logistic", store.path, "--label", "label", "-C", "1", "--save", probe).exit_code == 0
+    assert run(kind, store.path, "--label", "label", "--save", probe).exit_code == 0
     other = class_store(tmp_path / "other.zarr", fps=15.0)
     result = run("predict", probe, other.path, "--out", tmp_path / "none.jsonl")
     assert result.exit_code == 2

@@ -231,16 +231,16 @@ def test_a_reader_that_was_open_is_told_to_open_again(filled: Store) -> None:
 def test_a_lock_that_was_waited_for_is_not_one_on_the_old_file(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     import fcntl
 
-    real = fcntl.flock
+    real = fcntl.fcntl
 
-    def slow(file: Any, how: int) -> None:
-        real(file, how)
+    def slow(file: Any, command: int, wanted: bytes) -> None:
+        real(file, command, wanted)
         record = filled.path / "units/plan.json"  # grown by another process between opening and locking
         copy = record.with_suffix(".copy")
         shutil.copy(record, copy)
         os.replace(copy, record)
 
-    monkeypatch.setattr(fcntl, "flock", slow)
+    monkeypatch.setattr(fcntl, "fcntl", slow)
     with pytest.raises(UsageError, match="Another extraction is running"), filled.lock():
         pass
 
