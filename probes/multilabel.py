@@ -295,7 +295,7 @@ def _interval(scores: NDArray[np.float64], truth: Targets, owners: NDArray[np.in
     def score(weights: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
         columns = zip(scores.T, truth.T, strict=True)
         values = np.stack([resampled_average_precision(one, which, weights[:, owner]) for one, which in columns])
-        absent = np.isnan(values).any(axis=0)
+        absent: NDArray[np.bool_] = np.asarray(np.isnan(values).any(axis=0))
         kept = np.isfinite(values)
         return np.where(kept, values, 0).sum(axis=0) / np.maximum(kept.sum(axis=0), 1), absent
 
