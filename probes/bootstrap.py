@@ -98,6 +98,19 @@ def paired_bootstrap(
     return _percentiles(score, len(one), len(one), "paired cluster bootstrap", replicates, seed)
 
 
+def bootstrap_over_sources(
+    score: Callable[[NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.bool_]]], sources: int
+) -> Interval:
+    """Percentile interval of any metric over resampled sources.
+
+    Args:
+        score: from (block, sources) times that each source was drawn to (block,) values, and whether a class was
+            absent from each.
+        sources: independent units.
+    """
+    return _percentiles(score, sources, sources, "cluster bootstrap", REPLICATES, _SEED)
+
+
 def cluster_robust(hits: NDArray[np.float64], rows: NDArray[np.float64]) -> Interval:
     """t interval of the share of rows that are right, hits.sum() / rows.sum().
 

@@ -3,6 +3,7 @@
     window_shuffle    labels permuted among train windows, and among validation windows. Finds labels in features and
                       test rows in train; blind to leaks between windows of one source.
     source_relabel    every source gets the labels of another, in all parts. Above chance: sources straddle the split.
+                      Where sources hold several classes, these are also renamed within each source.
     label_null        labels permuted among train sources, and among validation sources: the null of the real score.
     same_source       share of test windows whose nearest train window is of the same source or content.
     near_duplicates   confirmed copies with one side in train and the other in test.
@@ -131,13 +132,19 @@ def leak_controls(
 def permute_sources(
     labels: NDArray[np.int64], components: NDArray[np.int64], rows: NDArray[np.int64], rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """`labels` with those of `rows` replaced: each source gets the labels of another, repeated to its length."""
+    """`labels` with those of `rows` replaced: each source gets the labels of another, repeated to its length.
+
+    Where that source holds several classes, they are renamed among each other as well: if every source held all classes
+    in the same order, exchanging sources alone would change nothing, and the real score would be its own null.
+    """
     out = labels.copy()
     order = np.argsort(components[rows], kind="stable")
     _, starts = np.unique(components[rows][order], return_index=True)
     members = np.split(rows[order], starts[1:])
     for mine, other in zip(members, rng.permutation(len(members)).tolist(), strict=True):
-        out[mine] = np.resize(labels[members[other]], len(mine))
+        given = np.resize(labels[members[other]], len(mine))
+        held, code = np.unique(given, return_inverse=True)
+        out[mine] = rng.permutation(held)[code] if len(held) > 1 else given
     return out
 
 

@@ -95,6 +95,22 @@ def mean_average_precision(scores: NDArray[np.float64], targets: NDArray[np.bool
     )
 
 
+def resampled_average_precision(
+    scores: NDArray[np.float64], relevant: NDArray[np.bool_], weights: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """(replicates,) `average_precision` of items repeated by `weights` (replicates, n); NaN without a positive."""
+    order = np.argsort(-scores, kind="stable")
+    last_of_group = np.flatnonzero(np.append(np.diff(scores[order]) != 0, True))
+    drawn = weights[:, order]
+    found = np.cumsum(drawn * relevant[order], axis=1)[:, last_of_group]
+    shown = np.cumsum(drawn, axis=1)[:, last_of_group]
+    precision = np.divide(found, shown, out=np.zeros_like(found), where=shown > 0)
+    gained = np.diff(found, prepend=0, axis=1)
+    out = np.full(len(weights), np.nan)
+    np.divide((precision * gained).sum(axis=1), found[:, -1], out=out, where=found[:, -1] > 0)
+    return out
+
+
 def average_precision(scores: NDArray[np.float64], relevant: NDArray[np.bool_]) -> float:
     """AP of one ranking, in (0, 1]; NaN if nothing is relevant.
 

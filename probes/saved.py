@@ -22,6 +22,7 @@ from coldframe.store.text import path_to_text
 
 _METADATA_KEY = "coldframe"
 FORMAT_VERSION = 1
+_LIKELIER_THAN_NOT = 0.5
 
 Tensors = Mapping[str, NDArray[Any]]
 
@@ -38,7 +39,8 @@ class ProbeCard:
         geometry: shape of that store's tokens.
         split_digest, split_seed: of the division; its test rows are unseen by this head.
         seed: of the head.
-        validation_balanced_accuracy: of this head.
+        validation_balanced_accuracy: of this head; None for several labels a video.
+        validation_map: likewise, mAP over videos; None for one label a video.
         preset: attentive: every field of the preset as used, and `time` steps with a learned position.
         features: linear and ridge: what was read.
         link, strength: linear: softmax or sigmoid, C.
@@ -54,13 +56,14 @@ class ProbeCard:
     split_digest: str
     split_seed: int
     seed: int
-    validation_balanced_accuracy: float
+    validation_balanced_accuracy: float | None
     created_by: str
     preset: dict[str, Any] = field(default_factory=dict)
     features: FeatureKind = "cls"
     link: str = "softmax"
     strength: float = 0.0
     penalty: float = 0.0
+    validation_map: float | None = None
     version: int = FORMAT_VERSION
 
     @property
@@ -181,6 +184,8 @@ def prediction_lines(store: TokenStore, card: ProbeCard, predictions: Iterator[P
     one_value, all_values = ("score", "scores") if card.kind == "ridge" else ("probability", "probabilities")
     for one in predictions:
         best = int(one.values.argmax())
+        # several labels a video: each is a question of its own
+        several = [name for name, p in zip(card.names, one.values, strict=True) if p >= _LIKELIER_THAN_NOT]
         yield json.dumps(
             {
                 "row": one.row,
@@ -188,6 +193,7 @@ def prediction_lines(store: TokenStore, card: ProbeCard, predictions: Iterator[P
                 "start_s": float(start[one.row]),
                 "end_s": float(end[one.row]),
                 "label": card.names[best],
+                **({"labels": several} if card.kind == "linear" and card.link == "sigmoid" else {}),
                 one_value: round(float(one.values[best]), 6),
                 all_values: {name: round(float(p), 6) for name, p in zip(card.names, one.values, strict=True)},
             },

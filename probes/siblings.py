@@ -24,6 +24,7 @@ from coldframe.probes.verdict import Control, ends
 from coldframe.store.text import path_to_text
 
 _TIMES = ("static", "reversed", "shuffled")
+_BLIND = "the features are exactly equal: the encoder, or the readout, cannot see the order of frames"
 _CONFOUNDED = "confounded by clips that the encoder was never trained on; see the retrained control"
 
 
@@ -117,13 +118,12 @@ def _differences(
     what = f"balanced accuracy of the real clips minus that of {name.replace('_', '-')} ones"
     unseen = bool(np.array_equal(problem.matrix, matrix))
     judge = name not in _TIMES or bool(time_sensitive)
-    blind = "the features are exactly equal: the encoder, or the readout, cannot see the order of frames"
     undeclared = "nobody declared whether these labels depend on time (--time-sensitive)"
     unjudged = undeclared if time_sensitive is None else "these labels were declared not to depend on time"
-    why_not = blind if unseen else "" if judge else unjudged
+    why_not = _BLIND if unseen else "" if judge else unjudged
     out = [difference(problem, shown, retrained, name=f"{name}_retrain", what=what, not_judged=why_not)]
     if name in _TIMES:
-        why_not = blind if unseen else _CONFOUNDED
+        why_not = _BLIND if unseen else _CONFOUNDED
         moved = real.scores(matrix[test])
         out.append(difference(problem, shown, moved, name=f"{name}_test_only", what=what, not_judged=why_not))
     return out
@@ -143,6 +143,8 @@ def _arrow(
     if not all(full[rows].any() for rows in split.parts().values()):
         reason = "a part has no clip without padding"
         return Control(name=name, what=what, effect=None, verdict="not_applicable", reason=reason)
+    if np.array_equal(problem.matrix[full], reversed_matrix[full]):
+        return Control(name=name, what=what, effect=0.0, verdict="not_applicable", reason=_BLIND)
     head, _ = choose(fit_ridge(*both(split.train), 2), *both(split.validation), 2)
     features, truth = both(split.test)
     right = head.predict(features) == truth

@@ -24,6 +24,10 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
         target="coldframe.probes.readout_cli:logistic_command",
         short_help="Fit a multinomial logistic linear probe.",
     ),
+    "multi-label": Subcommand(
+        target="coldframe.probes.multilabel_cli:multilabel_command",
+        short_help="Fit one binary problem a label, for several labels a video.",
+    ),
     "predict": Subcommand(
         target="coldframe.probes.readout_cli:predict_command",
         short_help="Predict with a saved probe on every ok row.",

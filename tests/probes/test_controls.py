@@ -81,8 +81,19 @@ def test_relabelling_keeps_sources_whole_and_class_sizes() -> None:
 
 def test_relabelling_of_uneven_sources_repeats_labels() -> None:
     components, labels = np.array([0, 0, 0, 1]), np.array([0, 1, 1, 2])
-    seen = {tuple(permute_sources(labels, components, np.arange(4), np.random.default_rng(s))) for s in range(20)}
-    assert seen == {(0, 1, 1, 2), (2, 2, 2, 0)}
+    seen = {tuple(permute_sources(labels, components, np.arange(4), np.random.default_rng(s))) for s in range(60)}
+    # A source with several classes has them renamed, so that exchanging equal sources is not the identity.
+    assert seen == {(0, 1, 1, 2), (1, 0, 0, 2), (2, 2, 2, 0)}
+
+
+def test_sources_that_hold_every_class_have_a_null_of_their_own() -> None:
+    store = separable_store(videos=90)
+    store.videos["source"] = [f"scene {v // 3}" for v in range(90)]  # each scene films all three classes
+    found = by_name(judged(label_controls(problem(store), permutations=99)))
+    assert found["label_null"].verdict == "pass"
+    assert (found["label_null"].effect or 0) > 0.4
+    assert found["source_relabel"].verdict != "fail"
+    assert found["source_relabel"].effect == pytest.approx(0, abs=0.1)
 
 
 def test_same_source_neighbours_across_parts_fail() -> None:

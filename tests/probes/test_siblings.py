@@ -85,6 +85,9 @@ def test_features_blind_to_order_are_named() -> None:
     control = found(store, reversed=sibling(store, "reversed", store.tokens))["reversed_retrain"]
     assert (control.effect, control.verdict) == (0.0, "not_applicable")
     assert "exactly equal" in control.reason
+    arrow = found(store, reversed=sibling(store, "reversed", store.tokens))["arrow_of_time"]
+    assert (arrow.effect, arrow.verdict) == (0.0, "not_applicable")
+    assert "exactly equal" in arrow.reason
 
 
 def test_arrow_of_time() -> None:
