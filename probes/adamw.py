@@ -1,13 +1,13 @@
-"""AdamW on stacked heads: one learning rate and one weight decay a head, in one update of every stacked tensor.
+"""AdamW on stacked heads: one learning rate and one weight decay a head, and a head that breaks is left out.
 
-Decoupled weight decay as in Loshchilov and Hutter (arXiv 1711.05101) and `torch.optim.AdamW`, to which it is equal head
-by head. The schedules are those of V-JEPA 2 (facebookresearch/vjepa2@c2963a4, src/utils/schedulers.py): the step
+The schedules are those of V-JEPA 2 (facebookresearch/vjepa2@c2963a4, src/utils/schedulers.py): the step
 counter starts at 1 and is advanced before the update, so the first rate is already below the reference.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -41,63 +41,67 @@ class Schedule:
 
 @dataclass(kw_only=True, eq=False)
 class StackedAdamW:
-    """Updates parameters (G, *shape) in place.
+    """Updates parameters (G, *shape) in place: PyTorch's fused AdamW with each head's part of them as a group.
 
     Attributes:
         parameters: by name.
-        rates, decays: (G,) reference learning rate and weight decay of each head.
+        rates, decays: reference learning rate and weight decay of each head.
         schedule: of the learning rate; weight decay stays.
         beta2: of the second moment.
         decay_all: whether weight decay also acts on norms and biases (parameters of one dimension a head).
-        dead: (G,) True for heads that no update touches any more.
+        step: updates so far.
+        gradients: by name; what the next update reads.
+        dead: heads that no update touches any more.
     """
 
     parameters: Mapping[str, Tensor]
-    rates: Tensor
-    decays: Tensor
+    rates: Sequence[float]
+    decays: Sequence[float]
     schedule: Schedule
     beta2: float
     decay_all: bool
     step: int = 0
     gradients: dict[str, Tensor] = field(init=False)
-    dead: Tensor = field(init=False)
-    _first: dict[str, Tensor] = field(init=False)
-    _second: dict[str, Tensor] = field(init=False)
+    dead: set[int] = field(init=False, default_factory=set)
+    _adamw: torch.optim.AdamW = field(init=False)
 
     def __post_init__(self) -> None:
-        self.gradients, self._first, self._second = (
-            {name: torch.zeros_like(value) for name, value in self.parameters.items()} for _ in range(3)
+        self.gradients = {name: torch.zeros_like(value) for name, value in self.parameters.items()}
+        self._adamw = torch.optim.AdamW(
+            [group for head in range(len(self.rates)) for group in self._groups(head)],
+            betas=(_BETA1, self.beta2),
+            eps=_EPSILON,
+            fused=True,
         )
-        self.dead = torch.zeros(len(self.rates), dtype=torch.bool, device=self.rates.device)
+
+    def _groups(self, head: int) -> Iterator[dict[str, Any]]:
+        """The head's decayed and other parameters; views that share memory, as do their gradients."""
+        parts: dict[bool, list[Tensor]] = {True: [], False: []}
+        for name, value in self.parameters.items():
+            own = value[head]
+            own.grad = self.gradients[name][head]
+            parts[self.decay_all or own.dim() > 1].append(own)
+        for decayed, params in parts.items():
+            if params:
+                decay = self.decays[head] if decayed else 0.0
+                yield {"params": params, "weight_decay": decay, "head": head}
 
     @torch.no_grad()
     def update(self) -> None:
-        """One step from `gradients`, which are zero afterwards. Heads with a gradient that is not finite die."""
+        """One step from `gradients`. Heads with a gradient that is not finite die."""
         self.step += 1
         self._bury()
-        rates = torch.where(self.dead, 0.0, self.rates * self.schedule.share(self.step))
-        correction1 = 1 - _BETA1**self.step
-        correction2 = 1 - self.beta2**self.step
-        for name, value in self.parameters.items():
-            gradient, first, second = self.gradients[name], self._first[name], self._second[name]
-            column = (-1, *[1] * (value.dim() - 1))
-            first.lerp_(gradient, 1 - _BETA1)
-            second.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
-            # gradient is free from here on and serves as the denominator
-            torch.sqrt(second, out=gradient)
-            gradient.div_(math.sqrt(correction2)).add_(_EPSILON)
-            if self.decay_all or value.dim() > 2:
-                value.mul_((1 - rates * self.decays).view(column))
-            value.sub_(torch.div(first, gradient, out=gradient).mul_((rates / correction1).view(column)))
-            gradient.zero_()
+        share = self.schedule.share(self.step)
+        for group in self._adamw.param_groups:
+            group["lr"] = self.rates[group["head"]] * share
+        self._adamw.step()
 
     def _bury(self) -> None:
-        """Mark heads whose gradient is not finite, and forget the gradients of all dead ones."""
-        total = torch.zeros_like(self.rates)
-        for gradient in self.gradients.values():
-            total += gradient.flatten(1).sum(dim=1)
-        self.dead |= ~torch.isfinite(total)
-        if bool(self.dead.any()):
-            for tensors in (self.gradients, self._first, self._second):
-                for tensor in tensors.values():
-                    tensor[self.dead] = 0.0
+        """Take the gradients away from heads where one is not finite; PyTorch leaves parameters without one alone."""
+        total = sum(gradient.flatten(1).sum(dim=1) for gradient in self.gradients.values())
+        assert isinstance(total, Tensor)
+        self.dead.update(torch.isfinite(total).logical_not().nonzero().flatten().tolist())
+        for group in self._adamw.param_groups:
+            if group["head"] in self.dead:
+                for own in group["params"]:
+                    own.grad = None

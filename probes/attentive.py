@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coldframe.errors import UsageError
 from coldframe.probes.heads import HeadShape, Parameters
-from coldframe.probes.loader import DEFAULT_MEMORY_BYTES, ReadRate, ShardedStore, TokenLoader, TokenView
+from coldframe.probes.loader import DEFAULT_MEMORY_BYTES, ReadRate, TokenLoader
 from coldframe.probes.metrics import (
     balanced_accuracy,
     chance,
@@ -21,6 +21,7 @@ from coldframe.probes.metrics import (
 from coldframe.probes.presets import Preset
 from coldframe.probes.selection import Selection, select_rows
 from coldframe.probes.split import Split, require_disjoint, split_by_group
+from coldframe.probes.token_view import ShardedStore, TokenView
 from coldframe.probes.training import (
     Scores,
     Setting,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from coldframe.errors import InputNotFound, UsageError
 from coldframe.probes.features import TokenStore
+from coldframe.probes.token_view import ShardedStore
 from coldframe.store.recipe import Recipe
 from coldframe.store.schema import TokenGeometry
 from coldframe.store.text import path_to_text
@@ -29,7 +30,7 @@ class LabelledStore:
         extra: one text a video and column, empty where the file says nothing.
     """
 
-    store: TokenStore
+    store: ShardedStore
     extra: Mapping[str, Sequence[str]]
 
     @property
@@ -68,14 +69,20 @@ class LabelledStore:
     def cls(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         return self.store.cls(rows)
 
-    def patch(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        return self.store.patch(rows)
+    @property
+    def unit_rows(self) -> int:
+        return self.store.unit_rows
+
+    def patch(
+        self, rows: NDArray[np.int64], *, layer: int | None = None, dtype: type[np.floating[Any]] = np.float32
+    ) -> NDArray[Any]:
+        return self.store.patch(rows, layer=layer, dtype=dtype)
 
     def baseline(self, name: str, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         return self.store.baseline(name, rows)
 
 
-def with_labels(store: TokenStore, file: str | os.PathLike[str]) -> LabelledStore:
+def with_labels(store: ShardedStore, file: str | os.PathLike[str]) -> LabelledStore:
     """`store` with the columns of a CSV file, whose lines are matched to videos by `sha256` or by `path`.
 
     Paths are taken relative to the file's folder. A column of the file replaces one of the same name. Lines of

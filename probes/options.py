@@ -1,11 +1,11 @@
 """Options that several commands share, and what their text means."""
 
 from coldframe.errors import UsageError
-from coldframe.probes.features import TokenStore
 from coldframe.probes.labels import with_labels
+from coldframe.probes.token_view import ShardedStore
 
 
-def labelled(store: TokenStore, labels_csv: str | None) -> TokenStore:
+def labelled(store: ShardedStore, labels_csv: str | None) -> ShardedStore:
     """`store`, with the columns of a CSV file if one is named."""
     return store if labels_csv is None else with_labels(store, labels_csv)
 

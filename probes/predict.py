@@ -11,12 +11,13 @@ from coldframe.probes.attentive import AttentiveReport, token_view
 from coldframe.probes.features import TokenStore, read_features
 from coldframe.probes.heads import HeadShape
 from coldframe.probes.linear import LinearReport
-from coldframe.probes.loader import DEFAULT_MEMORY_BYTES, ShardedStore, TokenLoader
+from coldframe.probes.loader import DEFAULT_MEMORY_BYTES, TokenLoader
 from coldframe.probes.logistic import LinearHead, Link
 from coldframe.probes.presets import Preset
 from coldframe.probes.released import strict_state
 from coldframe.probes.ridge import RidgeHead
 from coldframe.probes.saved import Prediction, ProbeCard, Tensors, geometry_dict
+from coldframe.probes.token_view import ShardedStore
 from coldframe.probes.training import logits_of, micro_batch_rows, require_device
 
 _LINEAR_TENSORS = ("mean", "scale", "weight", "intercept")

@@ -34,6 +34,7 @@ class Preset:
         init: `vjepa2` (normal 0.02, rescaled by depth) or `glorot` (uniform).
         dropout: before the classifier.
         label_smoothing: of the cross-entropy.
+        loss: `cross_entropy`, averaged over a batch, or `focal`, summed over it.
         beta2: of AdamW; beta1 is 0.9.
         decays: what weight decay acts on: `all` parameters, or `matrices` (not on LayerNorm and biases).
         rates, weight_decays: the grid.
@@ -54,6 +55,7 @@ class Preset:
     init: Literal["vjepa2", "glorot"] = "vjepa2"
     dropout: float = 0.0
     label_smoothing: float = 0.0
+    loss: Literal["cross_entropy", "focal"] = "cross_entropy"
     beta2: float = 0.999
     decays: Literal["all", "matrices"] = "all"
     rates: tuple[float, ...] = VJEPA2_RATES

@@ -2,22 +2,25 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from coldframe.errors import UsageError
 from coldframe.probes.adamw import Schedule, StackedAdamW
 from coldframe.probes.heads import HeadShape, Parameters, forward, initialise
-from coldframe.probes.loader import TokenBatch, TokenLoader
+from coldframe.probes.late_gradients import LateGradients
+from coldframe.probes.loader import TokenLoader
+from coldframe.probes.losses import cross_entropy, losses
 from coldframe.probes.metrics import balanced_accuracy, confusion, decide
+from coldframe.probes.token_view import TokenBatch
 
-# Tokens that pass through the heads at once. Gradients of a batch add up, and adding costs as much as writing all
-# parameters of the grid, so small pieces are slow: 20 heads of width 1,024 have 1 GB of gradients.
+# Tokens, as stored, that pass through the heads at once. Each piece reads all parameters of the grid, and products of
+# few rows with them are slow: 20 heads of width 1,024 have 1 GB of parameters.
 MICRO_BATCH_BYTES = 512 << 20
 
 
@@ -114,89 +117,114 @@ def train_heads(
         on_rows: called with the number of rows after each piece of a batch.
     """
     rows = len(loader.rows)
-    steps = epochs * -(-rows // batch)
-    optimiser = optimiser_of(shape, settings, steps, device)
-    rng = torch.Generator(device).manual_seed(settings[0].seed)
-    died_at: dict[int, int] = {}
-    losses, scores = [], []
+    training = Training.start(shape, settings, epochs * -(-rows // batch), device)
+    curve, scores = [], []
     for epoch in range(epochs):
         total = np.zeros(len(settings))
         seen = 0
         for piece in loader.epoch(epoch):
             whole = min(batch, rows - seen // batch * batch)  # rows of this update
-            share = accumulate(piece, labels, shape, optimiser, whole, rng)
-            total += share * whole
+            total += training.accumulate(piece, labels, whole)
             seen += len(piece.rows)
             if seen % batch == 0 or seen == rows:
-                optimiser.update()
-                for head in np.flatnonzero(optimiser.dead.cpu().numpy()).tolist():
-                    died_at.setdefault(head, optimiser.step)
+                training.update()
             on_rows(len(piece.rows))
-        losses.append(total / rows)
+        curve.append(total / rows)
         if validate is not None:
-            scores.append(validate(optimiser.parameters))
+            scores.append(validate(training.optimiser.parameters))
     return Trained(
-        parameters=dict(optimiser.parameters),
-        train_loss=np.array(losses),
+        parameters=dict(training.optimiser.parameters),
+        train_loss=np.array(curve),
         validation=tuple(scores),
-        died_at=died_at,
+        died_at=training.died_at,
     )
 
 
-def optimiser_of(shape: HeadShape, settings: Sequence[Setting], steps: int, device: torch.device) -> StackedAdamW:
-    """Fresh heads and their optimiser, which makes `steps` updates in all."""
-    preset = shape.preset
-    made = initialise(shape, [setting.seed for setting in settings])
-    warmup = int(preset.warmup * steps)
-    return StackedAdamW(
-        parameters={name: value.to(device) for name, value in made.items()},
-        rates=torch.tensor([setting.rate for setting in settings], device=device),
-        decays=torch.tensor([setting.decay for setting in settings], device=device),
-        schedule=Schedule(steps=steps, warmup=warmup, start=0.0 if warmup else 1.0),
-        beta2=preset.beta2,
-        decay_all=preset.decays == "all",
-    )
+@dataclass(kw_only=True, eq=False)
+class Training:
+    """Heads between two updates.
 
-
-def accumulate(
-    piece: TokenBatch,
-    labels: NDArray[np.int64],
-    shape: HeadShape,
-    optimiser: StackedAdamW,
-    whole: int,
-    rng: torch.Generator,
-) -> NDArray[np.float64]:
-    """Add the gradients of `piece`; (G,) its share of the batch's mean loss.
-
-    Heads that share tokens go through together. Heads with blocks of their own over the tokens go one by one, so that
-    activations of one head are held at a time.
+    Attributes:
+        shape: of every head.
+        optimiser: parameters, gradients and moments.
+        late: gradients of matrices, made once an update; None for heads with self-attention blocks, whose matrices
+            see every token, so that one piece of a batch has rows enough.
+        rng: of dropout.
+        died_at: update at which a head stopped being finite, by position.
     """
-    device = optimiser.rates.device
-    maps, mask, time = _to_device(piece, device)
-    target = torch.from_numpy(labels[piece.rows]).to(device)
-    heads = len(optimiser.rates)
-    together = 1 if shape.self_blocks else heads
-    shares = []
-    for start in range(0, heads, together):
-        span = slice(start, start + together)
+
+    shape: HeadShape
+    optimiser: StackedAdamW
+    late: LateGradients | None
+    rng: torch.Generator
+    died_at: dict[int, int] = field(default_factory=dict)
+
+    @classmethod
+    def start(cls, shape: HeadShape, settings: Sequence[Setting], steps: int, device: torch.device) -> Self:
+        """Fresh heads that will see `steps` updates in all."""
+        preset = shape.preset
+        made = initialise(shape, [setting.seed for setting in settings])
+        warmup = int(preset.warmup * steps)
+        optimiser = StackedAdamW(
+            parameters={name: value.to(device) for name, value in made.items()},
+            rates=[setting.rate for setting in settings],
+            decays=[setting.decay for setting in settings],
+            schedule=Schedule(steps=steps, warmup=warmup, start=0.0 if warmup else 1.0),
+            beta2=preset.beta2,
+            decay_all=preset.decays == "all",
+        )
+        sums = {name: optimiser.gradients[name] for name in shape.matrices()}
+        late = None if shape.self_blocks else LateGradients(sums=sums)
+        rng = torch.Generator(device).manual_seed(settings[0].seed)
+        return cls(shape=shape, optimiser=optimiser, late=late, rng=rng)
+
+    def accumulate(self, piece: TokenBatch, labels: NDArray[np.int64], whole: int) -> NDArray[np.float64]:
+        """Add the gradients of `piece`, of a batch of `whole` rows; (G,) losses summed over the piece.
+
+        Heads that share tokens go through together. Heads with blocks of their own over the tokens go one by one, so
+        that activations of one head are held at a time.
+        """
+        parameters = self.optimiser.parameters
+        device = next(iter(parameters.values())).device
+        maps, mask, time = _to_device(piece, device)
+        targets = targets_of(labels, piece.rows, device)
+        heads = len(self.optimiser.rates)
+        together = 1 if self.shape.self_blocks else heads
+        average = whole if self.shape.preset.loss == "cross_entropy" else 1  # upstream sums the focal loss over rows
+        sums = []
+        for start in range(0, heads, together):
+            leaves = self._leaves(slice(start, start + together))
+            logits = forward(self.shape, leaves, maps, mask, time, self.rng, self.late)
+            loss = losses(self.shape.preset, logits, targets).sum(dim=1)
+            torch.autograd.backward(loss.sum() / average)
+            sums.append(loss.detach())
+        return torch.cat(sums).double().cpu().numpy()
+
+    def _leaves(self, span: slice) -> dict[str, Tensor]:
+        """Parameters of some heads, to whose gradients backward adds in place; late matrices are no leaves."""
         leaves = {}
-        for name, value in optimiser.parameters.items():
-            leaves[name] = value[span].detach().requires_grad_()
-            leaves[name].grad = optimiser.gradients[name][span]  # backward adds to it in place
-        logits = forward(shape, leaves, maps, mask, time, rng)
-        loss = _losses(logits, target, shape.preset.label_smoothing).sum(dim=1) / whole
-        torch.autograd.backward(loss.sum())
-        shares.append(loss.detach())
-    return torch.cat(shares).double().cpu().numpy()
+        for name, value in self.optimiser.parameters.items():
+            leaves[name] = value[span].detach()
+            if self.late is None or name not in self.late.sums:
+                leaves[name].requires_grad_().grad = self.optimiser.gradients[name][span]
+        return leaves
+
+    def update(self) -> None:
+        """One step of the optimiser from what was accumulated, which is forgotten."""
+        if self.late is not None:
+            self.late.write()
+        self.optimiser.update()
+        for head in self.optimiser.dead:
+            self.died_at.setdefault(head, self.optimiser.step)
+        for name, gradient in self.optimiser.gradients.items():
+            if self.late is None or name not in self.late.sums:
+                gradient.zero_()
 
 
-def _losses(logits: Tensor, target: Tensor, smoothing: float = 0.0) -> Tensor:
-    """(G, B) cross-entropy of logits (G, B, classes)."""
-    heads, batch, _ = logits.shape
-    flat = functional.cross_entropy(
-        logits.flatten(0, 1), target.repeat(heads), reduction="none", label_smoothing=smoothing
-    )
-    return flat.view(heads, batch)
+def targets_of(labels: NDArray[np.int64], rows: NDArray[np.int64], device: torch.device) -> tuple[Tensor, ...]:
+    """(B,) class codes of `rows`, one tensor a classifier; `labels` is (store rows,) or (store rows, classifiers)."""
+    chosen = labels[rows].reshape(len(rows), -1)
+    return tuple(torch.from_numpy(chosen.T.copy()).to(device))
 
 
 def _to_device(piece: TokenBatch, device: torch.device) -> tuple[list[Tensor], Tensor | None, Tensor]:
@@ -205,11 +233,19 @@ def _to_device(piece: TokenBatch, device: torch.device) -> tuple[list[Tensor], T
     return maps, mask, torch.from_numpy(piece.time).to(device)
 
 
-@torch.no_grad()
 def logits_of(
     loader: TokenLoader, parameters: Parameters, shape: HeadShape
 ) -> Iterator[tuple[NDArray[np.int64], Tensor]]:
     """(rows, logits (G, n, classes)) of every batch of one pass, without dropout."""
+    for rows, (logits, *_) in all_logits_of(loader, parameters, shape):
+        yield rows, logits
+
+
+@torch.no_grad()
+def all_logits_of(
+    loader: TokenLoader, parameters: Parameters, shape: HeadShape
+) -> Iterator[tuple[NDArray[np.int64], tuple[Tensor, ...]]]:
+    """`logits_of`, with those of every classifier."""
     device = next(iter(parameters.values())).device
     for piece in loader.epoch():
         yield piece.rows, forward(shape, parameters, *_to_device(piece, device))
@@ -221,8 +257,8 @@ def score_heads(loader: TokenLoader, labels: NDArray[np.int64], parameters: Para
     loss = np.zeros(heads)
     counts = np.zeros((heads, shape.classes, shape.classes), dtype=np.int64)
     for rows, logits in logits_of(loader, parameters, shape):
-        target = torch.from_numpy(labels[rows]).to(logits.device)
-        loss += _losses(logits, target).sum(dim=1).double().cpu().numpy()
+        (target,) = targets_of(labels, rows, logits.device)
+        loss += cross_entropy(logits, target).sum(dim=1).double().cpu().numpy()
         for head, values in enumerate(logits.double().cpu().numpy()):
             if np.isfinite(values).all():
                 counts[head] += confusion(labels[rows], decide(values), shape.classes)

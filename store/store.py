@@ -248,18 +248,24 @@ class Store:
         return self._tokens("cls", rows, allow_failed)
 
     def patch(
-        self, rows: RowNumbers | None = None, *, layer: int | None = None, allow_failed: bool = False
-    ) -> NDArray[np.float32]:
+        self,
+        rows: RowNumbers | None = None,
+        *,
+        layer: int | None = None,
+        allow_failed: bool = False,
+        dtype: type[np.floating[Any]] = np.float32,
+    ) -> NDArray[Any]:
         """Patch tokens (n, time, row, col, dim) float32 of `rows`; as `cls` otherwise.
 
         Args:
             layer: block, counted from 0, whose output is read, through the final norm; None for the encoder's
                 output.
+            dtype: of the result. float16 of a store in float16 is what lies on disk, in half the memory.
 
         Raises:
             UsageError: also if the store's token tier keeps no patches, or not those of `layer`.
         """
-        return self._tokens("patch" if layer is None else layer_array(layer), rows, allow_failed)
+        return self._tokens("patch" if layer is None else layer_array(layer), rows, allow_failed, dtype)
 
     def baseline(self, name: str, rows: RowNumbers | None = None, *, allow_failed: bool = False) -> NDArray[np.float32]:
         """(n, length) float32 `colour` or `motion` baseline of `rows`; as `cls` otherwise.
@@ -286,16 +292,18 @@ class Store:
             batch = wanted[start : start + batch_rows]
             yield batch, self._tokens(array, batch, False)
 
-    def _tokens(self, name: str, rows: RowNumbers | None, allow_failed: bool) -> NDArray[np.float32]:
+    def _tokens(
+        self, name: str, rows: RowNumbers | None, allow_failed: bool, dtype: type[np.floating[Any]] = np.float32
+    ) -> NDArray[Any]:
         spec = self._token_array(name)
         wanted = self.ok_rows() if rows is None else as_rows(rows, self.rows)
         ok = self._row_values["status"][wanted] == Status.OK
         if ok.all():
-            values = np.empty((len(wanted), *spec.row_shape), np.float32)
+            values = np.empty((len(wanted), *spec.row_shape), dtype)
             gather(self.path, spec, wanted, values)
         elif allow_failed:
-            values = np.full((len(wanted), *spec.row_shape), np.nan, np.float32)
-            values[ok] = self._tokens(name, wanted[ok], False)
+            values = np.full((len(wanted), *spec.row_shape), np.nan, dtype)
+            values[ok] = self._tokens(name, wanted[ok], False, dtype)
         else:
             raise StoreError(self._not_ok(wanted[~ok]))
         return values

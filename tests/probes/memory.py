@@ -46,9 +46,16 @@ class MemoryStore:
     def cls(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         return self.tokens[rows]
 
-    def patch(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    @property
+    def unit_rows(self) -> int:
+        return 16
+
+    def patch(
+        self, rows: NDArray[np.int64], *, layer: int | None = None, dtype: type[np.floating[Any]] = np.float32
+    ) -> NDArray[Any]:
         assert self.patches is not None
-        return self.patches[rows]
+        assert layer is None
+        return self.patches[rows].astype(dtype)
 
     def baseline(self, name: str, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         return self.baselines[name][rows]

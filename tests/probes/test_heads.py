@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from coldframe.errors import UsageError
-from coldframe.probes.heads import HeadShape, forward, initialise
+from coldframe.probes.heads import HeadShape, Parameters, initialise
+from coldframe.probes.heads import forward as forward_tasks
 from coldframe.probes.presets import PRESETS
 from tests.probes.plain_heads import Head
 
@@ -23,6 +24,12 @@ PLAIN: dict[str, dict[str, Any]] = {
     "videoglue": {"width": 48, "out_projection": True, "residual": False, "mlp": False, "epsilon": 1e-6},
     "mlap4": {"rounds": 4, "width": 48, "out_projection": True, "epsilon": 1e-6},
 }
+
+
+def forward(shape: HeadShape, parameters: Parameters, maps: list[Tensor], *rest: Any) -> Tensor:
+    """Logits of the one classifier."""
+    (logits,) = forward_tasks(shape, parameters, maps, *rest)
+    return logits
 
 
 def shape_of(name: str, time: int = 0) -> HeadShape:

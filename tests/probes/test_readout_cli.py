@@ -165,7 +165,7 @@ def test_test_rows_are_read_after_the_choice_and_once(store: Store, monkeypatch:
     events: list[str] = []
     read, choose = Store.patch, choose_setting
 
-    def patch(self: Store, rows: NDArray[np.int64], **more: bool) -> NDArray[np.float32]:
+    def patch(self: Store, rows: NDArray[np.int64], **more: Any) -> NDArray[Any]:
         events.extend("test row" for row in rows.tolist() if row in test)
         return read(self, rows, **more)
 

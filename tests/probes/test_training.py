@@ -7,8 +7,9 @@ from torch import nn
 
 from coldframe.errors import UsageError
 from coldframe.probes.heads import HeadShape, initialise
-from coldframe.probes.loader import TokenLoader, TokenView
+from coldframe.probes.loader import TokenLoader
 from coldframe.probes.presets import PRESETS
+from coldframe.probes.token_view import TokenView
 from coldframe.probes.training import (
     Scores,
     Setting,
@@ -78,7 +79,7 @@ def test_each_head_is_a_plain_head_trained_alone_with_pytorch(store: Store, pres
             for batch in loader(store, preset=preset).epoch(epoch):
                 step += 1
                 adamw.param_groups[0]["lr"] = setting.rate * 0.5 * (1 + np.cos(np.pi * step / steps))
-                maps, mask = [torch.from_numpy(m) for m in batch.maps], torch.from_numpy(batch.mask)
+                maps, mask = [torch.from_numpy(m).float() for m in batch.maps], torch.from_numpy(batch.mask)
                 loss = nn.functional.cross_entropy(
                     head(maps, mask, torch.from_numpy(batch.time)), torch.from_numpy(labels[batch.rows])
                 )
@@ -137,7 +138,7 @@ def test_choice_is_by_mean_over_seeds_then_loss_and_never_a_diverged_setting() -
 
 
 def test_micro_batches_divide_the_batch() -> None:
-    assert micro_batch_rows(256, 12_849_152) == 32  # LeVJEPA-L, all tokens
+    assert micro_batch_rows(256, 6_424_576) == 64  # LeVJEPA-L, all tokens, float16
     assert micro_batch_rows(256, 1) == 256
     assert micro_batch_rows(7, 1 << 40) == 1
 
