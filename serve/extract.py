@@ -15,6 +15,7 @@ from coldframe.serve.gpu_runtime import GpuBackend, is_gpu_request
 from coldframe.serve.inputs import InputVideo
 from coldframe.serve.parts import Part, count_rows, other_videos, require_same_paths, seal_once
 from coldframe.serve.planner import make_plan
+from coldframe.serve.ray_workers import require_ray, run_on_ray
 from coldframe.serve.readers import DecoderName, open_reader
 from coldframe.serve.runtime import Backend, require_variant
 from coldframe.serve.stages import StageSeconds
@@ -161,7 +162,11 @@ def extract(
         StoreError: rows are unaccounted for at the end.
     """
     started = time.perf_counter()
-    # a decoder that is not there, or has no GPU, is known before planning
+    # what is not there, or does not go together, is known before planning
+    if decoder != "pyav" and (decoders or 1) > 1:
+        raise UsageError(f"decoders is {decoders}, but {decoder} reads many videos at once. Use 1, or --decoder pyav.")
+    if engine == "ray":
+        require_ray()
     open_reader(decoder, image_size=recipe.image_size, threads=1).close()
     require_variant(bundle, backend, recipe.precision, device)
     if os.path.exists(store_path):  # before planning, which can take long
@@ -180,7 +185,7 @@ def extract(
             batch_clips=batch_clips,
             decoder=decoder,
             device=device,
-            decoders=cores.decoders if decoder == "pyav" else decoders or 1,
+            decoders=cores.decoders if decoder == "pyav" else 1,
         )
         with progress("Extracting clips", todo) as advance:
             stages = _run(engine, pending, settings, workers, advance)
@@ -211,8 +216,6 @@ def _run(
 ) -> StageSeconds:
     if engine == "local":
         return run_units(pending, settings, workers=workers, on_clips=on_clips)
-    from coldframe.serve.ray_workers import run_on_ray
-
     return run_on_ray(pending, settings, workers=workers, on_clips=on_clips)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import coldframe
-from coldframe.errors import UsageError, VideoError
+from coldframe.errors import VideoError
 from coldframe.serve.clip_stream import ClipStream, UnitEnd
 from coldframe.serve.clips import Answer, VideoClips
 from coldframe.serve.control import frame_order, window_name
@@ -52,12 +52,6 @@ class RunnerSettings:
     decoder: DecoderName = "pyav"
     device: str | None = None
     decoders: int = 1
-
-    def __post_init__(self) -> None:
-        if self.decoders > 1 and self.decoder != "pyav":
-            raise UsageError(
-                f"decoders is {self.decoders}, but {self.decoder} reads many videos at once by itself. Use 1, or pyav."
-            )
 
 
 @dataclass
