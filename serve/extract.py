@@ -17,6 +17,7 @@ from coldframe.serve.guard import FailureLimits
 from coldframe.serve.inputs import InputVideo
 from coldframe.serve.parts import Part, count_rows, seal_once
 from coldframe.serve.planner import make_plan
+from coldframe.serve.ray_workers import require_ray, run_on_ray
 from coldframe.serve.readers import DecoderName, open_reader
 from coldframe.serve.runtime import Backend, require_variant
 from coldframe.serve.stages import StageSeconds
@@ -187,7 +188,11 @@ def extract(
             "--append and --part exclude each other: a store grows once, not once a job. Start one job with --append; "
             "as soon as it extracts it can be stopped, and parts can then be run that name all videos."
         )
-    # a decoder that is not there, or has no GPU, is known before planning
+    # what is not there, or does not go together, is known before planning
+    if decoder != "pyav" and (decoders or 1) > 1:
+        raise UsageError(f"decoders is {decoders}, but {decoder} reads many videos at once. Use 1, or --decoder pyav.")
+    if engine == "ray":
+        require_ray()
     open_reader(decoder, image_size=recipe.image_size, threads=1).close()
     require_variant(bundle, backend, recipe.precision, device)
     if os.path.exists(store_path):  # before planning, which can take long
@@ -265,7 +270,7 @@ def complete(
             batch_clips=batch_clips,
             decoder=decoder,
             device=device,
-            decoders=cores.decoders if decoder == "pyav" else decoders or 1,
+            decoders=cores.decoders if decoder == "pyav" else 1,
             retry=tuple(retry),
             failures_in_a_row=limits.in_a_row,
         )
@@ -299,8 +304,6 @@ def _run(
 ) -> StageSeconds:
     if engine == "local":
         return run_units(pending, settings, workers=workers, on_clips=on_clips)
-    from coldframe.serve.ray_workers import run_on_ray
-
     return run_on_ray(pending, settings, workers=workers, on_clips=on_clips)
 
 

@@ -60,7 +60,7 @@ def run_on_ray(
     """
     if not units:
         return StageSeconds()
-    ray = _ray()
+    ray = require_ray()
     with _connected(ray):
         actors = _start_actors(ray, settings, min(workers, len(units)))
         try:
@@ -70,7 +70,12 @@ def run_on_ray(
                 ray.kill(actor)
 
 
-def _ray() -> Any:
+def require_ray() -> Any:
+    """The module, set up.
+
+    Raises:
+        MissingDependency: Ray is not installed.
+    """
     # Both are read at import. Without the first, Ray hides all GPUs from actors that ask for none, and warns that it
     # will not do so any more; the second keeps it from reporting to its vendor.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")

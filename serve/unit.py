@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import coldframe
-from coldframe.errors import UsageError, VideoError
+from coldframe.errors import VideoError
 from coldframe.serve.baselines import clip_baselines
 from coldframe.serve.clip_stream import ClipStream, UnitEnd
 from coldframe.serve.clips import Answer, VideoClips
@@ -58,12 +58,6 @@ class RunnerSettings:
     decoders: int = 1
     retry: tuple[Reason, ...] = ()
     failures_in_a_row: int = 0
-
-    def __post_init__(self) -> None:
-        if self.decoders > 1 and self.decoder != "pyav":
-            raise UsageError(
-                f"decoders is {self.decoders}, but {self.decoder} reads many videos at once by itself. Use 1, or pyav."
-            )
 
 
 @dataclass

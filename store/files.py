@@ -30,6 +30,7 @@ _ADVICE = {
     errno.EEXIST: _OTHER_PATH,
     errno.ENOTDIR: _OTHER_PATH,
     errno.ENAMETOOLONG: _OTHER_PATH,
+    errno.ENOLCK: "That file system has no locks: mount NFS with them and Lustre with `flock`, or use another one.",
     errno.EROFS: "The file system is mounted read-only: choose a folder that can be written.",
     errno.EACCES: "This user may not write there: change the permissions or choose another folder.",
     errno.EPERM: "This user may not write there: change the permissions or choose another folder.",

@@ -362,3 +362,9 @@ def test_plan_columns_are_read_once_however_many_videos_fail(
     no_limit = FailureLimits(in_a_row=0)
     assert run(tmp_path / "m.csv", bundle, tmp_path / "s.zarr", limits=no_limit).failed == 100
     assert read.count("video_path") == read.count("video_reason") == 1
+
+
+def test_several_decoders_are_pyavs(tmp_path: Path, bundle: Bundle, barcodes: Barcodes) -> None:
+    with pytest.raises(UsageError, match="decoders is 2, but dali-cpu reads many videos at once"):
+        run(barcodes(70, 0), bundle, tmp_path / "s", decoder="dali-cpu", decoders=2)
+    assert not (tmp_path / "s").exists()

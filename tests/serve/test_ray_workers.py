@@ -77,6 +77,7 @@ def test_missing_ray_is_one_line_with_the_extra(
     result = CliRunner().invoke(main, list(map(str, arguments)))
     assert result.exit_code == 2
     assert result.stderr.strip().splitlines()[-1].endswith("pip install 'coldframe[ray]'")
+    assert not (tmp_path / "s").exists()
 
 
 class ActorGone(Exception):
