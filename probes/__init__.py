@@ -7,7 +7,8 @@
     linear.py, caveats.py, report.py     the linear probe, what to know before quoting it, text and JSON
     loader.py                            token batches of a store larger than memory
     presets.py, pooler.py, heads.py      attentive heads: protocols, folded attention, stacked parameters
-    adamw.py, training.py                one update for all heads of a grid; the grid in one pass
+    token_view.py, late_gradients.py     which tokens a head reads; gradients of matrices made once an update
+    adamw.py, losses.py, training.py     one update for all heads of a grid; the grid in one pass
     attentive.py, attentive_report.py    the attentive probe and its report
     lbfgs.py, logistic.py, nearest.py    logistic head over a grid of C; k-NN
     readouts.py                          the logistic and k-NN probes

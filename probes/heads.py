@@ -251,7 +251,7 @@ def _cross(heads: _Heads, name: str, query: Tensor, tokens: Tokens) -> Tensor:
         read = read + query.expand(-1, -1, samples, -1).flatten(1, 2)
     if preset.mlp:
         read = read + heads.mlp(name, read)
-    return read.unflatten(1, (queries, samples))
+    return torch.unflatten(read, 1, (queries, samples))
 
 
 def _self_block(heads: _Heads, name: str, tokens: Tensor, mask: Tensor | None) -> Tensor:

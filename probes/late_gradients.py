@@ -97,7 +97,7 @@ class Matrix:
         """(G, heads, rows / heads, in): `rows` of each matrix, divided evenly among attention heads."""
 
         def view(whole: Tensor) -> Tensor:
-            return whole[:, rows].unflatten(1, (heads, -1))
+            return torch.unflatten(whole[:, rows], 1, (heads, -1))
 
         sums = None if self.sums is None else view(self.sums)
         return Matrix(name=self.name, value=view(self.value), late=self.late, sums=sums, part=part)
@@ -127,7 +127,7 @@ class _LateProduct(torch.autograd.Function):
         return _multiply(values, matrix.value if transposed else matrix.value.mT)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None]:
         (values,) = ctx.saved_tensors
         matrix: Matrix = ctx.matrix

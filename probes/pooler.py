@@ -126,18 +126,18 @@ def pool(attention: Attention, query: Tensor, tokens: Tokens) -> Tensor:
     if attention.position is not None:
         normed = normed + means[..., dim:] @ attention.position[:, None, None]
     values = attention.kv_weight.split("values", slice(attention.width, None), heads)
-    bias = attention.kv_bias[:, attention.width :].unflatten(1, (heads, 1, 1, -1))  # (G, H, 1, 1, d)
-    read = values.apply(normed.flatten(2, 3)).unflatten(2, (queries, samples)) + total * bias
+    bias = torch.unflatten(attention.kv_bias[:, attention.width :], 1, (heads, 1, 1, -1))  # (G, H, 1, 1, d)
+    read = torch.unflatten(values.apply(normed.flatten(2, 3)), 2, (queries, samples)) + total * bias
     return read.permute(0, 2, 3, 1, 4).flatten(3)
 
 
 def _fold(attention: Attention, query: Tensor) -> Tensor:
     """(G, H, Q, 1 or B, dim) W_k^T (W_q query + b_q) / sqrt(d) of each head."""
     q = attention.q_weight.apply(query.flatten(1, 2)) + attention.q_bias[:, None]
-    q = q.unflatten(2, (attention.heads, -1)).transpose(1, 2)  # (G, H, Q * (1 or B), d)
+    q = torch.unflatten(q, 2, (attention.heads, -1)).transpose(1, 2)  # (G, H, Q * (1 or B), d)
     keys = attention.kv_weight.split("keys", slice(attention.width), attention.heads)  # (G, H, d, dim)
     folded = keys.apply_transposed(q * q.shape[-1] ** -0.5)
-    return folded.unflatten(2, query.shape[1:3])
+    return torch.unflatten(folded, 2, query.shape[1:3])
 
 
 class _Read(torch.autograd.Function):
@@ -173,7 +173,7 @@ class _Read(torch.autograd.Function):
         return means
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
         reads, values, weights, means = ctx.saved_tensors
         tokens: Tokens = ctx.tokens

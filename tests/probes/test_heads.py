@@ -177,3 +177,58 @@ def test_dropout_is_a_function_of_its_generator_and_off_without_one() -> None:
 def test_attention_heads_must_divide_the_width() -> None:
     with pytest.raises(UsageError, match=r"16 attention heads, which do not divide its width 20.*--heads"):
         HeadShape(preset=PRESETS["levjepa"], dim=20, classes=2)
+
+
+@pytest.mark.parametrize("name", ["vjepa2-d1", "vjepa2-d4"])
+def test_a_query_and_a_classifier_a_task_is_the_plain_form_of_it(name: str) -> None:
+    heads = []
+    for one in drawn_heads(name):
+        one.pooler.query_tokens = torch.nn.Parameter(torch.randn(1, 2, DIM).double())
+        heads.append(one)
+    tasks = {"verb": 5, "noun": 7}
+    classifiers = [{task: torch.nn.Linear(DIM, classes).double() for task, classes in tasks.items()} for _ in heads]
+    shape = HeadShape(preset=PRESETS[name].with_heads(HEADS), dim=DIM, tasks=tuple(tasks.items()))
+    states = []
+    for head, own in zip(heads, classifiers, strict=True):
+        state = {key: value for key, value in head.state_dict().items() if not key.startswith("linear")}
+        for task, linear in own.items():
+            state |= {f"{task}_classifier.{key}": value for key, value in linear.state_dict().items()}
+        states.append(state)
+    assert {key: tuple(value.shape) for key, value in states[0].items()} == shape.parameters()
+    ours = {key: torch.stack([state[key] for state in states]).clone().requires_grad_() for key in states[0]}
+    maps = drawn_maps(name)
+    weights = [torch.randn(len(heads), 4, classes).double() for classes in tasks.values()]
+    logits = forward_tasks(shape, ours, maps, None, TIME)
+    total = torch.zeros((), dtype=torch.float64)
+    for g, (head, own) in enumerate(zip(heads, classifiers, strict=True)):
+        for place, linear in enumerate(own.values()):
+            # a plain head reads with its first query; the other tasks' queries are turned to the front
+            queries = head.pooler.query_tokens
+            order = [place, 1 - place]
+            theirs = linear(_read(head, queries[:, order], maps))
+            torch.testing.assert_close(logits[place][g], theirs, rtol=0, atol=1e-10)
+            total = total + (theirs * weights[place][g]).sum()
+    torch.autograd.backward(total)
+    torch.autograd.backward([(one * weight).sum() for one, weight in zip(logits, weights, strict=True)])
+    for key in ("pooler.query_tokens", "pooler.cross_attention_block.xattn.kv.weight"):
+        wanted = torch.stack([dict(head.named_parameters())[key].grad for head in heads])  # type: ignore[misc]
+        torch.testing.assert_close(ours[key].grad, wanted, rtol=0, atol=1e-8)
+
+
+def _read(head: Head, queries: Tensor, maps: list[Tensor]) -> Tensor:
+    """(B, dim) what the first of `queries` reads."""
+    tokens = maps[0]
+    for block in head.pooler.blocks:
+        tokens = block(tokens, None)
+    query = queries[:, :1].expand(len(tokens), -1, -1)
+    read: Tensor = head.pooler.cross_attention_block(query, tokens, None, None)
+    return read[:, 0]
+
+
+def test_released_ek100_probe_has_its_55_tensors_and_parameter_count() -> None:
+    tasks = (("verb", 97), ("noun", 289), ("action", 3568))
+    shapes = HeadShape(preset=PRESETS["vjepa2-d4"], dim=1024, tasks=tasks).parameters()
+    assert len(shapes) == 55
+    assert sum(math.prod(size) for size in shapes.values()) == 53_391_218
+    assert shapes["pooler.query_tokens"] == (1, 3, 1024)
+    assert shapes["action_classifier.weight"] == (3568, 1024)

@@ -61,3 +61,16 @@ def test_files_that_are_no_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "text.pt").write_text("hello")
     with pytest.raises(UsageError, match="is not a checkpoint of tensors"):
         load_released(tmp_path / "text.pt", SHAPE)
+
+
+def test_the_three_classifiers_of_an_ek100_probe_round_trip(tmp_path: Path) -> None:
+    shape = HeadShape(
+        preset=PRESETS["vjepa2-d4"].with_heads(4), dim=16, tasks=(("verb", 3), ("noun", 4), ("action", 5))
+    )
+    state = {name: value[0] for name, value in initialise(shape, [0]).items()}
+    torch.save(to_released(state), tmp_path / "latest.pt")
+    loaded = load_released(tmp_path / "latest.pt", shape)
+    assert len(loaded) == 55
+    assert all(torch.equal(loaded[name], value) for name, value in state.items())
+    with pytest.raises(UsageError, match=r"6 are unknown \(action_classifier"):
+        from_released(to_released(state), HeadShape(preset=shape.preset, dim=16, classes=3))
