@@ -19,8 +19,11 @@ from coldframe.serve.tiers import require_even_grid
 from coldframe.serve.unit import RunnerSettings
 from coldframe.serve.workers import run_units
 from coldframe.store import Store, create_store, open_store, pending_units, seal
+from coldframe.store.files import Place, place_of
+from coldframe.store.object_path import ObjectPath
 from coldframe.store.plan import Plan
 from coldframe.store.recipe import Control, Recipe, Sampling
+from coldframe.store.root import is_taken
 from coldframe.store.schema import StorageDtype, TokenGeometry, Tokens
 from coldframe.store.text import path_to_text, size_to_text
 
@@ -146,7 +149,7 @@ def extract(
     # a decoder that is not there, or has no GPU, is known before planning
     open_reader(decoder, image_size=recipe.image_size, threads=1).close()
     require_variant(bundle, backend, recipe.precision, device)
-    if os.path.exists(store_path):  # before planning, which can take long
+    if is_taken(place_of(store_path)):  # before planning, which can take long
         recipe.require_equal(open_store(store_path).recipe, f"the store {store_path}")
     plan = plan_videos(videos, recipe, progress)
     store = _store_for(plan, bundle, store_path)
@@ -183,8 +186,9 @@ def plan_videos(videos: Sequence[InputVideo], recipe: Recipe, progress: Progress
 
 def _store_for(plan: Plan, bundle: Bundle, store_path: str) -> Store:
     geometry = token_geometry(bundle, plan.recipe.tokens)
-    if not os.path.exists(store_path):
-        _require_space(store_path, len(plan.clips) * geometry.row_bytes(plan.recipe.dtype))
+    place = place_of(store_path)
+    if not is_taken(place):
+        _require_space(place, len(plan.clips) * geometry.row_bytes(plan.recipe.dtype))
         return create_store(store_path, plan, geometry=geometry, encoder=encoder_identity(bundle))
     store = open_store(store_path, writable=True)
     if store.plan_id != plan.plan_id:
@@ -214,8 +218,10 @@ def _difference(store: Store, plan: Plan) -> str:
     return f"{shown}{more}. Name the same videos to resume, or give a new --store"
 
 
-def _require_space(store_path: str, wanted_bytes: int) -> None:
-    folder = os.path.dirname(os.path.abspath(store_path))
+def _require_space(place: Place, wanted_bytes: int) -> None:
+    if isinstance(place, ObjectPath):  # has no end that could be asked for
+        return
+    folder = os.path.dirname(place)
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)
     free_bytes = shutil.disk_usage(folder).free

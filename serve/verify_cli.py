@@ -10,6 +10,7 @@ from coldframe.export import open_bundle
 from coldframe.progress import progress_bar
 from coldframe.serve.canary import Canary, check_canaries
 from coldframe.store import VerifyReport, discard_units, open_store, path_to_text, verify_store
+from coldframe.store.files import Place, place_of
 from coldframe.store.root import read_root
 
 
@@ -44,17 +45,18 @@ def verify_command(
       coldframe verify videos.zarr --encoder levjepa-large/ --canaries 32
       coldframe verify videos.zarr --discard-damaged
     """
+    place = place_of(store)
     if discard_damaged:
         writable = open_store(store, writable=True)
         with writable.lock():
-            report = _verify(store, fast)
+            report = _verify(place, fast)
             discard_units(writable, report.damaged_units)
     else:
-        report = _verify(store, fast)
+        report = _verify(place, fast)
     checked = _canaries(store, encoder, canaries) if encoder else []
     if as_json:
         extra = {"canaries": [canary.to_dict() for canary in checked]} if encoder else {}
-        click.echo(json.dumps({"store": path_to_text(store.absolute()), **report.to_dict(), **extra}))
+        click.echo(json.dumps({"store": path_to_text(place), **report.to_dict(), **extra}))
     else:
         click.echo("\n".join([_verify_text(report), *_canary_lines(checked)]))
     if not report.passed:
@@ -86,10 +88,10 @@ def _canary_lines(checked: list[Canary]) -> list[str]:
     return lines
 
 
-def _verify(store: Path, fast: bool) -> VerifyReport:
-    root = read_root(store)  # not open_store, which refuses an altered plan instead of reporting it
+def _verify(place: Place, fast: bool) -> VerifyReport:
+    root = read_root(place)  # not open_store, which refuses an altered plan instead of reporting it
     with progress_bar("Verifying units", -(-root.rows // root.unit_rows)) as advance:
-        return verify_store(store, deep=not fast, on_unit=lambda done, total: advance(1))
+        return verify_store(place, deep=not fast, on_unit=lambda done, total: advance(1))
 
 
 def _verify_text(report: VerifyReport) -> str:

@@ -9,7 +9,7 @@ import click
 from coldframe.cli_errors import one_line
 from coldframe.store.store import open_store
 from coldframe.store.summary import failures, summarise
-from coldframe.store.text import path_to_text, size_to_text
+from coldframe.store.text import size_to_text
 
 
 @click.command("info")
@@ -33,9 +33,9 @@ def info_command(store: Path, as_json: bool, with_failures: bool) -> None:
     entries = list(failures(opened)) if with_failures else None
     if as_json:
         listed = {} if entries is None else {"failures": entries}
-        click.echo(json.dumps({"store": path_to_text(opened.path), **summary, **listed}))
+        click.echo(json.dumps({"store": opened.name, **summary, **listed}))
         return
-    click.echo(_info_text(path_to_text(opened.path), summary))
+    click.echo(_info_text(opened.name, summary))
     for entry in entries or []:
         text = f"row {entry['row']}: {entry['reason']}: {entry['path']}: {entry['error']}".rstrip(": ")
         click.echo(f"  {one_line(text)}")

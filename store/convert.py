@@ -80,11 +80,11 @@ def _check(store: Store, target: Target, out: Path, patches: bool) -> None:
     if patches and target != "webdataset":
         raise UsageError(f"Patch tokens do not fit into {target}. Use --to webdataset.")
     if patches and not store.geometry.time:
-        raise UsageError(f"{store.path} has no patch tokens (tokens: {store.recipe.tokens}).")
+        raise UsageError(f"{store.name} has no patch tokens (tokens: {store.recipe.tokens}).")
     if not len(store.ok_rows()):
-        raise UsageError(f"{store.path} has no row that is ok.")
+        raise UsageError(f"{store.name} has no row that is ok.")
     if target == "npy" and not len(_whole_videos(store)):
-        raise UsageError(f"{store.path} has no video whose rows are all ok. Finish it, or use another format.")
+        raise UsageError(f"{store.name} has no video whose rows are all ok. Finish it, or use another format.")
 
 
 def _whole_videos(store: Store) -> NDArray[np.int32]:

@@ -13,8 +13,9 @@ import zarr
 from numpy.typing import NDArray
 
 from coldframe.errors import StoreError, UsageError
-from coldframe.store.files import disk_errors
+from coldframe.store.files import Place, disk_errors, map_places, place_of
 from coldframe.store.layout import ArraySpec, unit_arrays
+from coldframe.store.lease import LEASE_FILE, held_lease
 from coldframe.store.markers import (
     MARKER_FOLDER,
     Marker,
@@ -22,8 +23,9 @@ from coldframe.store.markers import (
     read_marker,
     size_problems,
 )
+from coldframe.store.object_path import ObjectPath
 from coldframe.store.recipe import Recipe
-from coldframe.store.root import PLAN_RECORD_KEY, Root, plan_problems, read_root
+from coldframe.store.root import PLAN_RECORD_KEY, Root, plan_problems, read_plan_record, read_root
 from coldframe.store.rows import RowNumbers, as_rows, gather
 from coldframe.store.schema import Reason, Status, TokenGeometry, layer_array
 from coldframe.store.text import path_to_text
@@ -41,14 +43,30 @@ class Store:
     written since.
 
     Attributes:
-        path: folder of the store.
+        place: where the store is, on a local disk or in an object store.
         root: facts from the root attributes.
         writable: whether units may be written through this object.
     """
 
-    path: Path
+    place: Place
     root: Root
     writable: bool = False
+
+    @property
+    def path(self) -> Path:
+        """Folder of a store on a local disk.
+
+        Raises:
+            UsageError: the store is in an object store.
+        """
+        if isinstance(self.place, ObjectPath):
+            raise UsageError(f"{self.place} is no local folder. Copy the store to a local disk for this.")
+        return self.place
+
+    @property
+    def name(self) -> str:
+        """The place as text."""
+        return path_to_text(self.place)
 
     @property
     def recipe(self) -> Recipe:
@@ -103,9 +121,12 @@ class Store:
             FileNotFoundError: the unit has no marker.
             NotAMarker: the marker, or an object that it names, is not what it must be.
         """
-        marker = read_marker(self.path, unit)
+        return self._committed_marker(unit, None)
+
+    def _committed_marker(self, unit: int, sizes: Mapping[str, int] | None) -> Marker:
+        marker = read_marker(self.place, unit)
         self.check_marker(unit, marker)
-        for key, message in size_problems(self.path, marker.objects):
+        for key, message in size_problems(self.place, marker.objects, sizes):
             raise NotAMarker(f"{key}: {message}")
         return marker
 
@@ -124,17 +145,27 @@ class Store:
 
         Nothing is hashed; `verify_store` does that.
         """
-        try:
-            names = os.listdir(self.path / MARKER_FOLDER)
-        except OSError as error:
-            raise StoreError(f"{path_to_text(self.path)} has lost its folder `{MARKER_FOLDER}`.") from error
+        names, sizes = self._names_and_sizes()
         stems = [name.removesuffix(".json") for name in names if name.endswith(".json")]
         numbers = sorted(int(stem) for stem in stems if stem.isdecimal() and stem == str(int(stem)))
-        return [unit for unit in numbers if unit < self.unit_count and self._is_committed(unit)]
+        numbers = [unit for unit in numbers if unit < self.unit_count]
+        fine = map_places(lambda unit: self._is_committed(unit, sizes), numbers, self.place)
+        return [unit for unit, committed in zip(numbers, fine, strict=True) if committed]
 
-    def _is_committed(self, unit: int) -> bool:
+    def _names_and_sizes(self) -> tuple[list[str], Mapping[str, int] | None]:
+        """Names in the folder of the markers; also all sizes where one listing is cheaper than to ask for each."""
+        if isinstance(self.place, ObjectPath):
+            sizes = self.place.sizes()
+            folders = [key.split("/") for key in sizes]
+            return [parts[1] for parts in folders if len(parts) == 2 and parts[0] == MARKER_FOLDER], sizes
         try:
-            self.committed_marker(unit)
+            return os.listdir(self.place / MARKER_FOLDER), None
+        except OSError as error:
+            raise StoreError(f"{self.name} has lost its folder `{MARKER_FOLDER}`.") from error
+
+    def _is_committed(self, unit: int, sizes: Mapping[str, int] | None) -> bool:
+        try:
+            self._committed_marker(unit, sizes)
         except (FileNotFoundError, NotAMarker):
             return False
         return True
@@ -154,7 +185,7 @@ class Store:
             spec = self.unit_arrays[name]
             column = np.zeros(self.rows, spec.numpy_dtype)
             written = np.empty(len(done), spec.numpy_dtype)
-            gather(self.path, spec, done, written)
+            gather(self.place, spec, done, written)
             column[done] = written
             column.setflags(write=False)
             values[name] = column
@@ -174,7 +205,8 @@ class Store:
     @cached_property
     def video_columns(self) -> tuple[str, ...]:
         """Names that `video_column` takes, manifest columns among them."""
-        return tuple(sorted(entry.name[6:] for entry in self.path.glob("video_*") if entry.is_dir()))
+        names = {key.partition("/")[0] for key in read_plan_record(self.place, self.root)}
+        return tuple(sorted(name[6:] for name in names if name.startswith("video_")))
 
     def video_column(self, name: str) -> list[str] | NDArray[Any]:
         """One value a video: a list for text, else an array (videos,). `column("video")` leads from rows."""
@@ -186,11 +218,12 @@ class Store:
 
     def _plan_array(self, name: str) -> NDArray[Any]:
         try:
-            array = zarr.open_array(str(self.path / name), mode="r", zarr_format=3)
+            where = self.place.zarr_store() if isinstance(self.place, ObjectPath) else str(self.place)
+            array = zarr.open_array(where, path=name, mode="r", zarr_format=3)
             values = np.asarray(array[:])
         except (OSError, ValueError, KeyError) as error:
             raise StoreError(
-                f"The plan array {name} of {path_to_text(self.path)} is damaged ({error}). Restore it from a "
+                f"The plan array {name} of {self.name} is damaged ({error}). Restore it from a "
                 "copy or make the store anew; extraction does not rewrite the plan."
             ) from error
         return values
@@ -255,7 +288,7 @@ class Store:
         ok = self._row_values["status"][wanted] == Status.OK
         if ok.all():
             values = np.empty((len(wanted), *spec.row_shape), np.float32)
-            gather(self.path, spec, wanted, values)
+            gather(self.place, spec, wanted, values)
         elif allow_failed:
             values = np.full((len(wanted), *spec.row_shape), np.nan, np.float32)
             values[ok] = self._tokens(name, wanted[ok], False)
@@ -298,38 +331,41 @@ class Store:
     def lock(self) -> Iterator[None]:
         """Be the only process that extracts into this store, for the length of a `with` block.
 
-        An advisory lock that the operating system drops when the process ends, however it ends. Worker
-        processes of the holder write units without taking it.
+        An advisory lock that the operating system drops when the process ends, however it ends; on an object
+        store a lease (`coldframe.store.lease`). Worker processes of the holder write units without taking it.
 
         Raises:
             UsageError: another process holds it.
         """
         import fcntl  # absent on Windows, where stores can still be read
 
-        target = self.path / PLAN_RECORD_KEY  # nothing replaces it, so every process locks the same file
+        if isinstance(self.place, ObjectPath):
+            with held_lease(self.place / MARKER_FOLDER / LEASE_FILE):
+                yield
+            return
+        target = self.place / PLAN_RECORD_KEY  # nothing replaces it, so every process locks the same file
         with disk_errors("lock", target), target.open("r+b") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise UsageError(
-                    f"Another extraction is running on {path_to_text(self.path)}. Wait for it to end, or stop it first."
+                    f"Another extraction is running on {self.name}. Wait for it to end, or stop it first."
                 ) from error
             yield
 
 
 def open_store(path: str | os.PathLike[str], *, writable: bool = False) -> Store:
-    """The store at `path`.
+    """The store at `path`, a folder or `s3://bucket/prefix`.
 
     Raises:
         InputNotFound: nothing is there.
         UsageError: something else is there; the message says what.
         StoreError: a store of another format version, or one whose plan has been altered or cut short.
     """
-    folder = Path(os.path.abspath(path))
-    store = Store(path=folder, root=read_root(folder), writable=writable)
-    for key, message in plan_problems(folder, store.root):
+    place = place_of(path)
+    store = Store(place=place, root=read_root(place), writable=writable)
+    for key, message in plan_problems(place, store.root):
         raise StoreError(
-            f"{path_to_text(folder)} cannot be trusted: {key}: {message}. Restore it from a copy or make the "
-            "store anew."
+            f"{store.name} cannot be trusted: {key}: {message}. Restore it from a copy or make the store anew."
         )
     return store

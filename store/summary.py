@@ -1,19 +1,17 @@
 """Summary: what a store holds, and the seal that says that every planned row is accounted for."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import StoreError
-from coldframe.store.files import disk_errors, write_bytes, write_json
+from coldframe.store.files import bytes_by_name, disk_errors, write_bytes, write_json
 from coldframe.store.markers import LEDGER_FILE, MARKER_FOLDER, SUMMARY_FILE
 from coldframe.store.recipe import canonical_json
 from coldframe.store.schema import FORMAT_VERSION, Flag, Reason, Status
 from coldframe.store.store import Store
-from coldframe.store.text import path_to_text
 
 
 def summarise(store: Store) -> dict[str, Any]:
@@ -64,13 +62,13 @@ def seal(store: Store) -> dict[str, int]:
     rows: dict[str, int] = summary["rows"]
     if rows["absent"]:
         raise StoreError(
-            f"{path_to_text(store.path)} is not complete: {rows['absent']} of {rows['planned']} rows are absent "
+            f"{store.name} is not complete: {rows['absent']} of {rows['planned']} rows are absent "
             f"({summary['units']['total'] - summary['units']['done']} units). Run the same extraction again "
             "to fill them in."
         )
     ledger = "".join(canonical_json(failure) + "\n" for failure in failures(store))
-    folder = store.path / MARKER_FOLDER
-    with disk_errors("seal", store.path):
+    folder = store.place / MARKER_FOLDER
+    with disk_errors("seal", store.place):
         write_bytes(folder / LEDGER_FILE, ledger.encode())
         write_json(folder / SUMMARY_FILE, summary)
     return rows
@@ -125,20 +123,15 @@ def _count_flags(store: Store) -> dict[str, int]:
 
 def _arrays(store: Store) -> dict[str, dict[str, Any]]:
     """Shape, type and bytes on disk of the arrays that units write; the plan's arrays together as `plan`."""
+    sizes = bytes_by_name(store.place)
     arrays = {
         name: {
             "dims": list(spec.dims),
             "shape": list(spec.shape),
             "dtype": spec.dtype,
-            "bytes": _tree_bytes(store.path / name),
+            "bytes": sizes[name],
         }
         for name, spec in store.unit_arrays.items()
     }
-    rest = sum(_tree_bytes(entry) for entry in store.path.iterdir() if entry.name not in (*arrays, MARKER_FOLDER))
+    rest = sum(size for name, size in sizes.items() if name not in (*arrays, MARKER_FOLDER))
     return {**arrays, "plan": {"bytes": rest}}
-
-
-def _tree_bytes(place: Path) -> int:
-    if place.is_file():
-        return place.stat().st_size
-    return sum(entry.stat().st_size for entry in place.rglob("*") if entry.is_file())

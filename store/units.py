@@ -83,14 +83,14 @@ def write_unit(store: Store, unit: int, result: UnitResult) -> Marker:
         raise UsageError("This store was opened for reading. Open it with open_store(path, writable=True).")
     _check_result(store, unit, result)
     tokens = _CheckedTokens(result)
-    with disk_errors(f"write unit {unit} to", store.path):
+    with disk_errors(f"write unit {unit} to", store.place):
         _remove_marker(store, unit)
         objects = {}
         for name, fill in tokens.fills(store).items():
             spec = store.unit_arrays[name]
             objects[spec.object_key(unit)] = _write_object(store, spec, unit, fill)
         marker = _marker(store, unit, result, tokens, objects)
-        write_sealed_json(marker_path(store.path, unit), marker.to_dict())
+        write_sealed_json(marker_path(store.place, unit), marker.to_dict())
     store.refresh()
     return marker
 
@@ -112,7 +112,7 @@ def discard_units(store: Store, units: Iterable[int]) -> None:
     if not store.writable:
         raise UsageError("This store was opened for reading. Open it with open_store(path, writable=True).")
     for unit in units:
-        with disk_errors(f"discard unit {unit} of", store.path):
+        with disk_errors(f"discard unit {unit} of", store.place):
             _remove_marker(store, unit)
     store.refresh()
 
@@ -185,13 +185,13 @@ def usable_rows(stored: NDArray[Any]) -> NDArray[np.bool_]:
 def _write_object(store: Store, spec: ArraySpec, unit: int, fill: Fill) -> Written:
     rows = len(store.unit_range(unit))
     # folders are not synced: a rename that a power cut undoes leaves an object missing, and the unit pending
-    return write_pieces(store.path / spec.object_key(unit), encode_object(spec, rows, fill))
+    return write_pieces(store.place / spec.object_key(unit), encode_object(spec, rows, fill))
 
 
 def _remove_marker(store: Store, unit: int) -> None:
     """Take back the commit of `unit`, and the seal of the whole store with it."""
-    folder = store.path / MARKER_FOLDER
-    stale = [folder / SUMMARY_FILE, folder / LEDGER_FILE, marker_path(store.path, unit)]
+    folder = store.place / MARKER_FOLDER
+    stale = [folder / SUMMARY_FILE, folder / LEDGER_FILE, marker_path(store.place, unit)]
     present = [path for path in stale if path.exists()]
     for path in present:
         path.unlink(missing_ok=True)
