@@ -20,7 +20,7 @@ def convert_command(store: Path, target: Target, out: Path, patches: bool, as_js
     """Write the ok rows of a store in a format that other tools read.
 
     npy: one array (clips, dim) a video and index.csv, for temporal localisation tools; only videos whose rows are all
-    ok. parquet: one row a clip with its [CLS] vector. webdataset: tar files with one sample a clip.
+    ok. parquet, lance: one row a clip with its [CLS] vector. webdataset: tar files with one sample a clip.
 
     \b
     Examples:

@@ -27,7 +27,7 @@ MAY_IMPORT = {
 HEAVY = {
     "av": {"serve/container.py", "src/coldframe/motion.py"},
     "nvidia": {"serve/dali_graph.py"},
-    "lance": {"store/convert_lance.py"},
+    "lance": {"store/convert.py"},
     "obstore": {"store/object_path.py"},
     "onnx": {"export/graph.py"},
     "onnxruntime": {"export/onnx_runtime.py"},
