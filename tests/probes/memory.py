@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ class MemoryStore:
     geometry: TokenGeometry
     tokens: NDArray[np.float32]
     patches: NDArray[np.float32] | None = None
-    path: Path = Path("/stores/memory.zarr")
+    name: str = "/stores/memory.zarr"
 
     @property
     def recipe_id(self) -> str:
