@@ -8,7 +8,6 @@ import numpy as np
 
 from coldframe.cli_errors import one_line
 from coldframe.probes.attentive import AttentiveReport
-from coldframe.store.text import path_to_text
 
 SEED_MEANING = "Seeds vary initial weights and dropout on one split; all heads see the same batches."
 _MIN_SEEDS = 3
@@ -74,7 +73,7 @@ def to_dict(report: AttentiveReport) -> dict[str, Any]:
         "protocol": protocol(report),
         "preset": asdict(report.preset),
         "differences": list(differences(report)),
-        "store": path_to_text(report.store.path),
+        "store": report.store.name,
         "recipe_id": report.store.recipe_id,
         "encoder": {"name": report.store.recipe.encoder, "untrained": report.store.encoder.get("untrained")},
         "label": report.label,
@@ -130,7 +129,7 @@ def to_text(report: AttentiveReport) -> str:
     reading = report.read.to_dict()
     lines = [
         f"{first[0].upper()}{first[1:]}.",
-        f"store     {one_line(path_to_text(report.store.path))}",
+        f"store     {one_line(report.store.name)}",
         f"encoder   {one_line(report.store.recipe.encoder)}",
         f"recipe    {report.store.recipe_id[:_SHORT]}",
         f"label     {one_line(report.label)}: {len(report.selection.classes)} classes",

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
@@ -11,7 +10,6 @@ from numpy.typing import NDArray
 from coldframe.errors import StoreError, UsageError
 from coldframe.store.recipe import Recipe
 from coldframe.store.schema import TokenGeometry
-from coldframe.store.text import path_to_text
 
 FeatureKind = Literal["cls", "mean", "baseline_colour", "baseline_motion"]
 FEATURE_KINDS: tuple[FeatureKind, ...] = get_args(FeatureKind)
@@ -23,7 +21,7 @@ class TokenStore(Protocol):
     """What probes read of `coldframe.store.open_store(path)`."""
 
     @property
-    def path(self) -> Path: ...
+    def name(self) -> str: ...
     @property
     def recipe(self) -> Recipe: ...
     @property
@@ -84,7 +82,7 @@ def read_features(
         if bad.any():
             raise StoreError(
                 f"row {part[bad][0]} is marked ok but its {kind} features hold inf or nan. "
-                f"Run: coldframe verify {path_to_text(store.path)}"
+                f"Run: coldframe verify {store.name}"
             )
         blocks.append(block)
         on_rows(len(part))

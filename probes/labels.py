@@ -5,7 +5,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,8 +33,8 @@ class LabelledStore:
     extra: Mapping[str, Sequence[str]]
 
     @property
-    def path(self) -> Path:
-        return self.store.path
+    def name(self) -> str:
+        return self.store.name
 
     @property
     def recipe(self) -> Recipe:
@@ -110,7 +109,7 @@ def with_labels(store: ShardedStore, file: str | os.PathLike[str]) -> LabelledSt
                 extra[column][video] = line[column]
     if not found:
         raise UsageError(
-            f"{name}: none of {len(lines)} lines fits a video of {path_to_text(store.path)} by {key}; the first says "
+            f"{name}: none of {len(lines)} lines fits a video of {store.name} by {key}; the first says "
             f"{lines[0][key]!r}, the store has {next(iter(videos), '')!r}."
         )
     return LabelledStore(store=store, extra=extra)

@@ -29,7 +29,6 @@ from coldframe.probes.sealed import TestReads, record_read
 from coldframe.probes.selection import Selection, select_rows
 from coldframe.probes.split import Split, require_disjoint, split_by_group
 from coldframe.probes.split_manifest import SplitManifest
-from coldframe.store.text import path_to_text
 
 _TOP = 5  # of a ranking; needs more classes than that
 
@@ -154,7 +153,7 @@ def linear_probe(
     what = {"probe": "linear", "features": features, "label": label, "recipe_id": store.recipe_id}
     reads = None if split is None or split.path is None else record_read(split, what, again)
     return LinearReport(
-        store=path_to_text(store.path),
+        store=store.name,
         encoder=store.recipe.encoder,
         untrained=store.encoder.get("untrained"),
         licence=store.encoder.get("licence"),

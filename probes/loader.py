@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from coldframe.errors import StoreError, UsageError
 from coldframe.probes.token_view import ShardedStore, TokenBatch, TokenView, held_dtype, token_mask
-from coldframe.store.text import path_to_text
 
 DEFAULT_MEMORY_BYTES = 4 << 30
 _READ_BYTES = 8 << 20  # one read; a row of this size or more is read alone
@@ -189,8 +188,7 @@ class TokenLoader:
             own = None if cls is None else cls[i].copy()
             if not all(_finite(part) for part in (*maps, *([] if own is None else [own]))):
                 raise StoreError(
-                    f"row {row} is marked ok but its tokens hold inf or nan. "
-                    f"Run: coldframe verify {path_to_text(self.store.path)}"
+                    f"row {row} is marked ok but its tokens hold inf or nan. Run: coldframe verify {self.store.name}"
                 )
             made.append(_Row(row=row, cls=own, maps=maps))
         return made

@@ -22,7 +22,6 @@ from coldframe.probes.split import (
     split_by_group,
 )
 from coldframe.probes.split_manifest import EXCLUDED, ListedVideo, SplitManifest, sort_videos
-from coldframe.store.text import path_to_text
 
 DEFAULT_RATIOS = (0.6, 0.2, 0.2)
 _ATTEMPTS = 100
@@ -60,7 +59,7 @@ def make_split(
     labels = [""] * len(sha256) if label is None else video_text(store, label)
     ok = store.ok_rows()
     if not len(ok):
-        raise UsageError(f"the store {path_to_text(store.path)} has no ok rows; nothing can be split.")
+        raise UsageError(f"the store {store.name} has no ok rows; nothing can be split.")
     video = store.column("video").astype(np.int64)
     rows = ok if label is None else ok[np.array([bool(text) for text in labels])[video[ok]]]
     used = np.unique(video[rows])
@@ -82,7 +81,7 @@ def make_split(
         ratios=() if folds else ratios,
         folds=folds,
         near_duplicates=_plain(copies, sha256),
-        made_from={"store": path_to_text(store.path), "recipe_id": store.recipe_id},
+        made_from={"store": store.name, "recipe_id": store.recipe_id},
         videos=sort_videos(
             [
                 ListedVideo(

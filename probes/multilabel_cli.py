@@ -18,7 +18,6 @@ from coldframe.probes.report import table
 from coldframe.probes.saved import require_writable, save_probe
 from coldframe.progress import progress_bar
 from coldframe.store import open_store
-from coldframe.store.text import path_to_text
 
 PROTOCOL = "linear probe, several labels a video: one binary logistic problem a class, C chosen on validation by mAP"
 
@@ -86,7 +85,7 @@ def to_dict(report: MultiLabelReport) -> dict[str, Any]:
     chosen, scores = report.selection, [result.map for result in report.results]
     return {
         "protocol": PROTOCOL,
-        "store": path_to_text(report.store.path),
+        "store": report.store.name,
         "recipe_id": report.store.recipe_id,
         "encoder": {"name": report.store.recipe.encoder, "untrained": report.store.encoder.get("untrained")},
         "label": report.label,

@@ -87,7 +87,7 @@ def extraction_facts(store: TokenStore) -> dict[str, str]:
         "arithmetic": f"{recipe.precision}, stored as {recipe.dtype}",
         "tokens": f"{recipe.tokens}, {store.geometry.dim} values each",
         "recipe id": store.recipe_id,
-        "store": path_to_text(store.path),
+        "store": store.name,
     }
     if isinstance(store, Store):
         spent: dict[str, float] = {}

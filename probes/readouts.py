@@ -15,7 +15,6 @@ from coldframe.probes.nearest import NEIGHBOURS, KnnReport, knn
 from coldframe.probes.saved import ProbeCard, geometry_dict
 from coldframe.probes.selection import Selection, select_rows
 from coldframe.probes.split import require_disjoint, split_by_group
-from coldframe.store.text import path_to_text
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -146,7 +145,7 @@ def logistic_dict(report: LogisticReport) -> dict[str, Any]:
     """The report for `json.dumps`."""
     return {
         "protocol": "linear probe: multinomial logistic, L-BFGS, C chosen on validation, test read once a split",
-        "store": path_to_text(report.store.path),
+        "store": report.store.name,
         "recipe_id": report.store.recipe_id,
         "encoder": {"name": report.store.recipe.encoder, "untrained": report.store.encoder.get("untrained")},
         "label": report.label,

@@ -13,7 +13,6 @@ from coldframe.probes.features import TokenStore
 from coldframe.probes.groups import leak_components
 from coldframe.probes.split import MIN_COMPONENTS, components_per_class
 from coldframe.store.schema import Status
-from coldframe.store.text import path_to_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +84,7 @@ def labelled_selection(store: TokenStore, label: str, groups: tuple[str, ...]) -
     sha256 = video_text(store, "sha256")
     ok = store.ok_rows()
     if not len(ok):
-        raise UsageError(f"the store {path_to_text(store.path)} has no ok rows; nothing can be probed.")
+        raise UsageError(f"the store {store.name} has no ok rows; nothing can be probed.")
     video = store.column("video").astype(np.int64)
     labelled = np.array([bool(text) for text in label_of_video])
     rows = ok[labelled[video[ok]]]

@@ -21,7 +21,6 @@ from coldframe.probes.paired import difference, fitted, weak
 from coldframe.probes.permutation import DETECTABLE_SDS, sign_flip
 from coldframe.probes.ridge import RidgeHead, choose, fit_ridge
 from coldframe.probes.verdict import Control, ends
-from coldframe.store.text import path_to_text
 
 _TIMES = ("static", "reversed", "shuffled")
 _BLIND = "the features are exactly equal: the encoder, or the readout, cannot see the order of frames"
@@ -56,11 +55,11 @@ def require_sibling(store: TokenStore, sibling: TokenStore, control: str) -> Non
         wanted = {**here, "weights_sha256": there["weights_sha256"]}
         if not sibling.encoder.get("untrained") or here["weights_sha256"] == there["weights_sha256"]:
             raise UsageError(
-                f"the encoder of {path_to_text(sibling.path)} is not a random initialisation of its own: export one "
+                f"the encoder of {sibling.name} is not a random initialisation of its own: export one "
                 "with `coldframe export ... --random-init SEED` and extract with it."
             )
     if there != wanted:
-        raise RecipeMismatch(path_to_text(sibling.path), wanted, there)
+        raise RecipeMismatch(sibling.name, wanted, there)
     same = (
         list(store.video_column("sha256")) == list(sibling.video_column("sha256"))
         and np.array_equal(store.column("video"), sibling.column("video"))
@@ -68,7 +67,7 @@ def require_sibling(store: TokenStore, sibling: TokenStore, control: str) -> Non
     )
     if not same:
         raise UsageError(
-            f"{path_to_text(sibling.path)} holds other clips than {path_to_text(store.path)}: extract the same videos "
+            f"{sibling.name} holds other clips than {store.name}: extract the same videos "
             "with the same recipe and --control."
         )
 
@@ -85,7 +84,7 @@ def sibling_controls(store: TokenStore, problem: Problem, features: FeatureKind,
         lost = np.setdiff1d(rows, sibling.ok_rows())
         if len(lost):
             raise UsageError(
-                f"{path_to_text(sibling.path)} has no ok row {lost[0]} (and {len(lost) - 1} more that are used): "
+                f"{sibling.name} has no ok row {lost[0]} (and {len(lost) - 1} more that are used): "
                 "run its extraction to the end."
             )
         matrix = read_features(sibling, rows, features)

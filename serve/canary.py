@@ -63,7 +63,7 @@ def check_canaries(
     require_same_encoder(store, bundle)
     ok = store.ok_rows()
     if not len(ok):
-        raise UsageError(f"{store.path} has no row that is ok, so there is nothing to encode again.")
+        raise UsageError(f"{store.name} has no row that is ok, so there is nothing to encode again.")
     rows = np.unique(ok[np.linspace(0, len(ok) - 1, min(count, len(ok))).round().astype(int)])
     runtime = open_runtime(bundle, backend=backend, precision=store.recipe.precision)
     canaries = []
@@ -79,7 +79,7 @@ def require_same_encoder(store: Store, bundle: Bundle) -> None:
     here = {"encoder": bundle.name, "weights_sha256": bundle.weights_sha256, "attention": bundle.attention}
     there = {name: getattr(store.recipe, name) for name in here}
     if here != there:
-        raise RecipeMismatch(f"the store {store.path}", here, there)
+        raise RecipeMismatch(f"the store {store.name}", here, there)
 
 
 def _clips(store: Store, rows: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.uint8] | VideoError]]:

@@ -9,22 +9,34 @@ from coldframe.errors import ColdframeError, InputNotFound, UsageError
 from coldframe.serve.inputs import InputVideo
 from coldframe.serve.parts import other_videos, require_same_paths
 from coldframe.store import Store, create_store, finish_replacements, grow_store, merge_plans, open_store, read_plan
+from coldframe.store.files import Place, place_of
+from coldframe.store.object_path import ObjectPath
 from coldframe.store.plan import Plan
+from coldframe.store.root import is_taken
 from coldframe.store.schema import TokenGeometry
-from coldframe.store.store import store_folder
 from coldframe.store.text import path_to_text, size_to_text
 
 
 def require_store_path(store_path: str, *, must_exist: bool) -> None:
     """Refuse a path where no store can be, or is, before any work."""
-    store_folder(store_path)
+    place = place_of(store_path)
     if os.path.islink(store_path) and not os.path.exists(store_path):
         raise UsageError(
             f"{path_to_text(store_path)} is a link to {path_to_text(os.readlink(store_path))}, which does not exist. "
             "Make that folder's disk available, or remove the link."
         )
-    if must_exist and not os.path.exists(store_path):
+    if must_exist and not is_taken(place):
         raise InputNotFound(f"There is no store at {path_to_text(store_path)} to append to. Leave out --append.")
+
+
+def require_local(store_path: str, options: dict[str, bool]) -> None:
+    """Refuse those of `options` that are chosen and need a file system, where `store_path` is in an object store."""
+    chosen = [name for name, is_chosen in options.items() if is_chosen]
+    if chosen and isinstance(place_of(store_path), ObjectPath):
+        raise UsageError(
+            f"{' and '.join(chosen)} cannot be used with {store_path}: locks of single units, and replacing committed "
+            "files, need a file system. Extract into a local store and copy it, or leave the option out."
+        )
 
 
 def made(plan: Plan, store_path: str, geometry: TokenGeometry, encoder: dict[str, Any]) -> Store:
@@ -34,12 +46,13 @@ def made(plan: Plan, store_path: str, geometry: TokenGeometry, encoder: dict[str
         UsageError: the store there was made from other videos.
         ColdframeError: the disk has no room for it.
     """
-    if not os.path.exists(store_path):
-        _require_space(store_path, len(plan.clips) * geometry.row_bytes(plan.recipe.dtype))
+    place = place_of(store_path)
+    if not is_taken(place):
+        _require_space(place, len(plan.clips) * geometry.row_bytes(plan.recipe.dtype))
         try:
             return create_store(store_path, plan, geometry=geometry, encoder=encoder)
         except ColdframeError:
-            if not os.path.exists(store_path):
+            if not is_taken(place):
                 raise  # else another part made it in the meantime, from the same plan, as is checked now
     store = open_store(store_path, writable=True)
     require_planned(store, plan)
@@ -57,16 +70,16 @@ def grown(plan: Plan, store_path: str) -> Store:
     """The store with the videos of `plan` that it lacks behind its own."""
     store = open_store(store_path, writable=True)
     with store.lock():
-        finish_replacements(store.path, range(store.unit_count))
+        finish_replacements(store.place, range(store.unit_count))
         larger = merge_plans(read_plan(store), plan)
         more = len(larger.clips) - store.rows
-        _require_space(store_path, more * store.geometry.row_bytes(plan.recipe.dtype))
+        _require_space(store.path, more * store.geometry.row_bytes(plan.recipe.dtype))
         return grow_store(store, larger)
 
 
 def require_planned(store: Store, plan: Plan) -> None:
     """Refuse a plan that is not the one of `store`, and say what differs."""
-    plan.recipe.require_equal(store.recipe, f"the store {path_to_text(store.path)}")
+    plan.recipe.require_equal(store.recipe, f"the store {store.name}")
     if store.plan_id != plan.plan_id:
         raise UsageError(other_videos(store, _differences(store, plan)))
 
@@ -79,8 +92,10 @@ def _differences(store: Store, plan: Plan) -> list[str]:
     return notes + [f"{path} has other content" for path in here if path in there and here[path] != there[path]]
 
 
-def _require_space(store_path: str, wanted_bytes: int) -> None:
-    folder = os.path.dirname(os.path.abspath(store_path))
+def _require_space(place: Place, wanted_bytes: int) -> None:
+    if isinstance(place, ObjectPath):  # has no end that could be asked for
+        return
+    folder = os.path.dirname(place)
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)
     free_bytes = shutil.disk_usage(folder).free

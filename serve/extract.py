@@ -11,7 +11,7 @@ from coldframe.errors import UsageError
 from coldframe.export import Bundle
 from coldframe.serve.baselines import COLOUR_BINS, motion_values, require_baselines
 from coldframe.serve.cores import share_cores
-from coldframe.serve.destination import grown, made, open_part, require_store_path
+from coldframe.serve.destination import grown, made, open_part, require_local, require_store_path
 from coldframe.serve.gpu_runtime import GpuBackend, is_gpu_request
 from coldframe.serve.guard import FailureLimits
 from coldframe.serve.inputs import InputVideo
@@ -34,8 +34,10 @@ from coldframe.store import (
     rows_to_retry,
     seal,
 )
+from coldframe.store.files import place_of
 from coldframe.store.plan import Plan
 from coldframe.store.recipe import Baselines, Control, Recipe, Sampling
+from coldframe.store.root import is_taken
 from coldframe.store.schema import Reason, StorageDtype, TokenGeometry, Tokens
 
 # a display for one stage: called with a label and a length, its context yields a function that advances it
@@ -183,6 +185,7 @@ def extract(
     """
     started = time.perf_counter()
     require_store_path(store_path, must_exist=append)
+    require_local(store_path, {"--append": append, "--part": part is not None})
     if append and part is not None:
         raise UsageError(
             "--append and --part exclude each other: a store grows once, not once a job. Start one job with --append; "
@@ -195,10 +198,10 @@ def extract(
         require_ray()
     open_reader(decoder, image_size=recipe.image_size, threads=1).close()
     require_variant(bundle, backend, recipe.precision, device)
-    if os.path.exists(store_path):  # before planning, which can take long
+    if is_taken(place_of(store_path)):  # before planning, which can take long
         finish_growth(store_path)
         recipe.require_equal(open_store(store_path).recipe, f"the store {store_path}")
-    if part is not None and os.path.exists(store_path):
+    if part is not None and is_taken(place_of(store_path)):
         store = open_part(store_path, videos)
     else:
         plan = plan_videos(videos, recipe, progress, limits or FailureLimits())
@@ -253,10 +256,10 @@ def complete(
         StoreError: rows are unaccounted for at the end.
         ColdframeError: more failures than `limits` allows, or a disk that refuses.
     """
-    started, store_path, limits = time.perf_counter(), str(store.path), limits or FailureLimits()
+    started, store_path, limits = time.perf_counter(), store.name, limits or FailureLimits()
     units = range(store.unit_count) if part is None else part.units(store.unit_count)
     with store.lock(None if part is None else units):
-        finish_replacements(store.path, units)
+        finish_replacements(store.place, units)
         again = rows_to_retry(store, retry) // store.unit_rows
         pending = [unit for unit in sorted({*pending_units(store), *again.tolist()}) if unit in units]
         todo = sum(len(store.unit_range(unit)) for unit in pending)

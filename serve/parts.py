@@ -61,7 +61,7 @@ def other_videos(store: Store, notes: list[str]) -> str:
     shown = ", ".join(notes[:3]) or "sources, labels or other columns changed"
     more = f" and {len(notes) - 3} more" if len(notes) > 3 else ""
     return (
-        f"The videos are not those that {path_to_text(store.path)} was planned with: {shown}{more}. "
+        f"The videos are not those that {store.name} was planned with: {shown}{more}. "
         "Name the same videos to resume, add --append to extract new ones, or give a new --store."
     )
 
@@ -76,9 +76,7 @@ def count_rows(store: Store, units: range) -> dict[str, int]:
     status = store.column("status")[units.start * store.unit_rows : units.stop * store.unit_rows]
     absent = int((status == Status.ABSENT).sum())
     if absent:
-        raise StoreError(
-            f"{path_to_text(store.path)} lacks {absent} of the part's {len(status)} rows. Run the same part again."
-        )
+        raise StoreError(f"{store.name} lacks {absent} of the part's {len(status)} rows. Run the same part again.")
     return {"ok": int((status == Status.OK).sum()), "failed": int((status == Status.FAILED).sum())}
 
 

@@ -1,11 +1,12 @@
 """Preview: what an extraction into a given store would do, without writing anything."""
 
-import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from coldframe.serve.destination import require_planned
 from coldframe.store import Plan, Status, merge_plans, open_store, read_plan
+from coldframe.store.files import place_of
+from coldframe.store.root import is_taken
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ class Preview:
 
 def preview(plan: Plan, store_path: str, *, append: bool) -> Preview:
     """What `extract` would do with `plan` and the store at `store_path`; raises what it would raise."""
-    if not os.path.exists(store_path):
+    if not is_taken(place_of(store_path)):
         return Preview(rows=len(plan.clips), new_rows=len(plan.clips), done_rows=0)
     store = open_store(store_path)
     plan.recipe.require_equal(store.recipe, f"the store {store_path}")

@@ -21,7 +21,6 @@ from coldframe.store import (
     text_to_path,
     verify_store,
 )
-from coldframe.store.text import path_to_text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +52,7 @@ def open_for_repair(path: str) -> Store:
     finish_growth(path)
     store = open_store(path, writable=True)
     with store.lock():
-        finish_replacements(store.path, range(store.unit_count))
+        finish_replacements(store.place, range(store.unit_count))
     store.refresh()
     return store
 
@@ -65,7 +64,7 @@ def examine(store: Store, progress: Progress) -> Findings:
         StoreError: the plan is damaged, which the videos alone cannot mend.
     """
     with progress("Verifying units", store.unit_count) as advance:
-        report = verify_store(store.path, on_unit=lambda done, total: advance(1))
+        report = verify_store(store.place, on_unit=lambda done, total: advance(1))
     _require_plan(store, report)
     damaged, absent = report.damaged_units, tuple(pending_units(store))
     units = {*damaged, *absent}
@@ -81,7 +80,7 @@ def _require_plan(store: Store, report: VerifyReport) -> None:
     files = [problem.object for problem in report.problems if problem.kind == "plan"]
     if files:
         raise StoreError(
-            f"The plan of {path_to_text(store.path)} is damaged ({', '.join(files[:3])}), and nothing but a copy can "
+            f"The plan of {store.name} is damaged ({', '.join(files[:3])}), and nothing but a copy can "
             "say what it was. Restore those files, or make the store anew."
         )
 

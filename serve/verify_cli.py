@@ -1,7 +1,6 @@
 """The command `coldframe verify`: what the store's records say, and, with the encoder, what its rows should be."""
 
 import json
-from pathlib import Path
 
 import click
 
@@ -10,8 +9,8 @@ from coldframe.export import open_bundle
 from coldframe.progress import progress_bar
 from coldframe.serve.canary import Canary, check_canaries
 from coldframe.store import VerifyReport, open_store, path_to_text, verify_store
+from coldframe.store.files import Place, place_of
 from coldframe.store.root import read_root
-from coldframe.store.store import store_folder
 
 
 @click.command("verify")
@@ -37,12 +36,12 @@ def verify_command(store: str, fast: bool, encoder: str | None, canaries: int, a
       coldframe verify videos.zarr --fast
       coldframe verify videos.zarr --encoder levjepa-large/ --canaries 32
     """
-    folder = store_folder(store)
-    report = _verify(folder, fast)
-    checked = _canaries(folder, encoder, canaries) if encoder else []
+    place = place_of(store)
+    report = _verify(place, fast)
+    checked = _canaries(place, encoder, canaries) if encoder else []
     if as_json:
         extra = {"canaries": [canary.to_dict() for canary in checked]} if encoder else {}
-        click.echo(json.dumps({"store": path_to_text(folder), **report.to_dict(), **extra}))
+        click.echo(json.dumps({"store": path_to_text(place), **report.to_dict(), **extra}))
     else:
         click.echo("\n".join([_verify_text(report), *_canary_lines(checked)]))
     if not report.passed:
@@ -55,7 +54,7 @@ def verify_command(store: str, fast: bool, encoder: str | None, canaries: int, a
         )
 
 
-def _canaries(store: Path, encoder: str, count: int) -> list[Canary]:
+def _canaries(store: Place, encoder: str, count: int) -> list[Canary]:
     opened = open_store(store)
     with progress_bar("Encoding canaries", min(count, len(opened.ok_rows()))) as advance:
         return check_canaries(opened, open_bundle(encoder), count, on_row=advance)
@@ -74,10 +73,10 @@ def _canary_lines(checked: list[Canary]) -> list[str]:
     return lines
 
 
-def _verify(store: Path, fast: bool) -> VerifyReport:
-    root = read_root(store)  # not open_store, which refuses an altered plan instead of reporting it
+def _verify(place: Place, fast: bool) -> VerifyReport:
+    root = read_root(place)  # not open_store, which refuses an altered plan instead of reporting it
     with progress_bar("Verifying units", -(-root.rows // root.unit_rows)) as advance:
-        return verify_store(store, deep=not fast, on_unit=lambda done, total: advance(1))
+        return verify_store(place, deep=not fast, on_unit=lambda done, total: advance(1))
 
 
 def _verify_text(report: VerifyReport) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from coldframe.serve.guard import FailureGuard, FailureLimits
 from coldframe.store import Status, Store
 from coldframe.store.markers import marker_path
+from coldframe.store.object_path import ObjectPath
 
 _SECONDS_BETWEEN_LOOKS = 2.0
 
@@ -59,8 +60,10 @@ class StoreWatch:
 
 
 def _stamp(store: Store, unit: int) -> int | None:
-    """When the marker of `unit` was written; None if there is none."""
+    """What changes when the marker of `unit` is written; None if there is none."""
     try:
-        return marker_path(store.path, unit).stat().st_mtime_ns
+        place = marker_path(store.place, unit)
+        # in an object store a committed unit is not written anew, so that there being a marker says enough
+        return place.size() if isinstance(place, ObjectPath) else place.stat().st_mtime_ns
     except OSError:
         return None

@@ -1,15 +1,15 @@
 """The command `coldframe info`."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import click
 
 from coldframe.cli_errors import one_line
+from coldframe.store.files import Place, sizes_below
 from coldframe.store.store import open_store
 from coldframe.store.summary import failures, summarise
-from coldframe.store.text import path_to_text, size_to_text
+from coldframe.store.text import size_to_text
 
 
 @click.command("info")
@@ -29,21 +29,21 @@ def info_command(store: str, as_json: bool, with_failures: bool) -> None:
     for a store that is not complete.
     """
     opened = open_store(store)
-    summary = {**summarise(opened), **_files(opened.path)}
+    summary = {**summarise(opened), **_files(opened.place)}
     entries = list(failures(opened)) if with_failures else None
     if as_json:
         listed = {} if entries is None else {"failures": entries}
-        click.echo(json.dumps({"store": path_to_text(opened.path), **summary, **listed}))
+        click.echo(json.dumps({"store": opened.name, **summary, **listed}))
         return
-    click.echo(_info_text(path_to_text(opened.path), summary))
+    click.echo(_info_text(opened.name, summary))
     for entry in entries or []:
         text = f"row {entry['row']}: {entry['reason']}: {entry['path']}: {entry['error']}".rstrip(": ")
         click.echo(f"  {one_line(text)}")
 
 
-def _files(folder: Path) -> dict[str, int]:
+def _files(place: Place) -> dict[str, int]:
     """What somebody who copies or publishes the store has to move."""
-    sizes = [entry.stat().st_size for entry in folder.rglob("*") if entry.is_file()]
+    sizes = sizes_below(place).values()
     return {"files": len(sizes), "largest_file_bytes": max(sizes), "total_bytes": sum(sizes)}
 
 

@@ -8,6 +8,7 @@ import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -20,7 +21,7 @@ from coldframe.store.schema import Flag, Status
 from coldframe.store.store import Store
 from coldframe.store.text import path_to_text, text_to_path
 
-Target = Literal["npy", "parquet", "webdataset"]
+Target = Literal["npy", "parquet", "webdataset", "lance"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 
 ROWS_A_READ = 256
@@ -53,15 +54,15 @@ def convert(
     Args:
         store: any store; an incomplete one gives what it has.
         target: `npy`, one float32 array (clips, dim) a video and `index.csv`, for tools that work on whole videos, so
-            only videos whose rows are all ok; `parquet`, one row a clip with its [CLS] vector; `webdataset`, tar files
-            with `.cls.npy`, `.patch.npy` and `.json` members a clip.
+            only videos whose rows are all ok; `parquet`, one row a clip with its [CLS] vector; `lance`, the same as a
+            Lance dataset; `webdataset`, tar files with `.cls.npy`, `.patch.npy` and `.json` members a clip.
         out: folder to make.
         patches: also write patch tokens, in the stored type; `webdataset` only.
         on_rows: called with the number of rows just written.
 
     Raises:
         UsageError: `out` exists, there is nothing to write, or `patches` does not suit.
-        MissingDependency: `parquet` without pyarrow.
+        MissingDependency: `parquet` without pyarrow, `lance` without pylance.
     """
     _check(store, target, out, patches)
     advance = on_rows or (lambda count: None)
@@ -71,6 +72,8 @@ def convert(
             return _to_npy(store, out, advance)
         if target == "parquet":
             return _to_parquet(store, out, advance)
+        if target == "lance":
+            return _to_lance(store, out, advance)
         return _to_webdataset(store, out, patches, advance)
 
 
@@ -80,11 +83,11 @@ def _check(store: Store, target: Target, out: Path, patches: bool) -> None:
     if patches and target != "webdataset":
         raise UsageError(f"Patch tokens do not fit into {target}. Use --to webdataset.")
     if patches and not store.geometry.time:
-        raise UsageError(f"{store.path} has no patch tokens (tokens: {store.recipe.tokens}).")
+        raise UsageError(f"{store.name} has no patch tokens (tokens: {store.recipe.tokens}).")
     if not len(store.ok_rows()):
-        raise UsageError(f"{store.path} has no row that is ok.")
+        raise UsageError(f"{store.name} has no row that is ok.")
     if target == "npy" and not len(_whole_videos(store)):
-        raise UsageError(f"{store.path} has no video whose rows are all ok. Finish it, or use another format.")
+        raise UsageError(f"{store.name} has no video whose rows are all ok. Finish it, or use another format.")
 
 
 def _whole_videos(store: Store) -> NDArray[np.int32]:
@@ -150,27 +153,54 @@ def _file_names(store: Store) -> list[str]:
     return [f"{stem}.npy" if counts[stem.casefold()] == 1 else f"{stem}.{n}.npy" for n, stem in enumerate(stems)]
 
 
-def _to_parquet(store: Store, out: Path, advance: Callable[[int], object]) -> Converted:
+def _arrow() -> Any:
     try:
-        import pyarrow as arrow
-        from pyarrow import parquet
+        import pyarrow
     except ImportError as error:
-        raise MissingDependency("pyarrow (for parquet)", "cpu") from error
-    rows, facts, writer = store.ok_rows(), _Facts(store), None
+        raise MissingDependency("pyarrow (for parquet and lance)", "cpu") from error
+    return pyarrow
+
+
+def _tables(store: Store, advance: Callable[[int], object]) -> Iterator[Any]:
+    """Arrow tables of ok rows in row order, one row a clip with its [CLS] vector; the recipe is in their schema."""
+    arrow, facts, schema = _arrow(), _Facts(store), None
+    for batch in _batches(store.ok_rows()):
+        vectors = arrow.FixedSizeListArray.from_arrays(store.cls(batch).reshape(-1), store.geometry.dim)
+        table = arrow.Table.from_pylist([facts.of(row) for row in batch.tolist()]).append_column("cls", vectors)
+        if schema is None:
+            about = {"coldframe_recipe": json.dumps(store.recipe.to_dict()), "coldframe_recipe_id": store.recipe_id}
+            schema = table.schema.with_metadata(about)
+        yield table.cast(schema)
+        advance(len(batch))
+
+
+def _to_parquet(store: Store, out: Path, advance: Callable[[int], object]) -> Converted:
+    _arrow()
+    from pyarrow import parquet
+
+    tables = _tables(store, advance)
+    first = next(tables)
+    with parquet.ParquetWriter(out / "clips.parquet", first.schema) as writer:
+        for table in chain([first], tables):
+            writer.write_table(table)
+    rows = len(store.ok_rows())
+    return Converted(rows=rows, left_out_rows=store.rows - rows, files=1)
+
+
+def _to_lance(store: Store, out: Path, advance: Callable[[int], object]) -> Converted:
+    arrow = _arrow()
     try:
-        for batch in _batches(rows):
-            vectors = arrow.FixedSizeListArray.from_arrays(store.cls(batch).reshape(-1), store.geometry.dim)
-            table = arrow.Table.from_pylist([facts.of(row) for row in batch.tolist()]).append_column("cls", vectors)
-            if writer is None:
-                about = {"coldframe_recipe": json.dumps(store.recipe.to_dict()), "coldframe_recipe_id": store.recipe_id}
-                schema = table.schema.with_metadata(about)
-                writer = parquet.ParquetWriter(out / "clips.parquet", schema)
-            writer.write_table(table.cast(schema))
-            advance(len(batch))
-    finally:
-        if writer is not None:
-            writer.close()
-    return Converted(rows=len(rows), left_out_rows=store.rows - len(rows), files=1)
+        import lance
+    except ImportError as error:
+        raise MissingDependency("pylance (for lance)", "lance") from error
+    tables = _tables(store, advance)
+    first = next(tables)
+    batches = (batch for table in chain([first], tables) for batch in table.to_batches())
+    place = out / "clips.lance"
+    lance.write_dataset(arrow.RecordBatchReader.from_batches(first.schema, batches), str(place))
+    rows = len(store.ok_rows())
+    files = sum(1 for entry in place.rglob("*") if entry.is_file())
+    return Converted(rows=rows, left_out_rows=store.rows - rows, files=files)
 
 
 def _to_webdataset(store: Store, out: Path, patches: bool, advance: Callable[[int], object]) -> Converted:

@@ -22,7 +22,7 @@ def convert_command(store: str, target: Target, out: Path, patches: bool, as_jso
     """Write the ok rows of a store in a format that other tools read.
 
     npy: one array (clips, dim) a video and index.csv, for temporal localisation tools; only videos whose rows are all
-    ok. parquet: one row a clip with its [CLS] vector. webdataset: tar files with one sample a clip.
+    ok. parquet, lance: one row a clip with its [CLS] vector. webdataset: tar files with one sample a clip.
 
     \b
     Examples:

@@ -16,12 +16,14 @@ from zarr.codecs import BytesCodec, Crc32cCodec
 
 import coldframe
 from coldframe.errors import UsageError
-from coldframe.store.files import disk_errors, fsync_path, sha256_file
+from coldframe.store.files import Place, disk_errors, fsync_path, place_of, sha256_file
 from coldframe.store.layout import ArraySpec, plan_arrays, rows_per_unit, unit_arrays
 from coldframe.store.markers import MARKER_FOLDER
+from coldframe.store.object_path import ObjectPath
 from coldframe.store.plan import Plan
+from coldframe.store.put_store import put_store
 from coldframe.store.recipe import Recipe, canonical_json
-from coldframe.store.root import ATTRIBUTE, Root, write_plan_record
+from coldframe.store.root import ATTRIBUTE, ROOT_FILE, Root, is_taken, write_plan_record
 from coldframe.store.schema import TokenGeometry
 from coldframe.store.store import Store, open_store
 from coldframe.store.text import path_to_text
@@ -35,7 +37,7 @@ def create_store(
     Nothing appears at `path` before everything is there. What a killed creation left beside it is removed.
 
     Args:
-        path: must not exist; missing parent folders are made.
+        path: must not exist; missing parent folders are made. `s3://bucket/prefix` for an object store.
         plan: decides the rows and their order.
         geometry: shape of one row's tokens; must suit the recipe's token tier.
         encoder: identity of the encoder as JSON values, such as `name`, `untrained`, `weights_sha256`,
@@ -45,7 +47,7 @@ def create_store(
         UsageError: `path` exists, the plan has no clips, or an argument does not suit the recipe.
         ColdframeError: the disk refuses.
     """
-    place = Path(os.path.abspath(path))
+    place = place_of(path)
     _check(place, plan, geometry)
     root = Root(
         recipe=plan.recipe,
@@ -58,6 +60,9 @@ def create_store(
         created_by=f"coldframe {coldframe.__version__}",
     )
     planned = plan_arrays(plan)  # checks the columns before anything is written
+    if isinstance(place, ObjectPath):
+        put_store(place, lambda folder: build(folder, root, planned))
+        return open_store(place, writable=True)
     with disk_errors("create the store", place):
         place.parent.mkdir(parents=True, exist_ok=True)
         with workplace(place) as partial:
@@ -68,7 +73,7 @@ def create_store(
     return open_store(place, writable=True)
 
 
-def _check(place: Path, plan: Plan, geometry: TokenGeometry) -> None:
+def _check(place: Place, plan: Plan, geometry: TokenGeometry) -> None:
     _check_free(place)
     if not len(plan.clips):
         raise UsageError("The plan has no clips, so there is nothing to store. Check which videos were found.")
@@ -91,8 +96,8 @@ def _suits(geometry: TokenGeometry, recipe: Recipe) -> bool:
     )
 
 
-def _check_free(place: Path) -> None:
-    if os.path.lexists(place):
+def _check_free(place: Place) -> None:
+    if is_taken(place):
         raise UsageError(
             f"{path_to_text(place)} exists already. Open it to continue it, or choose another path for a new store."
         )
@@ -154,9 +159,7 @@ def build(folder: Path, root: Root, planned: list[tuple[ArraySpec, NDArray[Any]]
     files = sorted(entry for entry in folder.rglob("*") if entry.is_file())
     # zarr.json of the root is left out: consolidating metadata rewrites it, and its attributes have a
     # digest of their own
-    objects = {
-        key: sha256_file(entry) for entry in files if (key := entry.relative_to(folder).as_posix()) != "zarr.json"
-    }
+    objects = {key: sha256_file(entry) for entry in files if (key := entry.relative_to(folder).as_posix()) != ROOT_FILE}
     write_plan_record(folder, root, objects)
     _fsync_tree(folder)
 

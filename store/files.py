@@ -1,25 +1,36 @@
-"""Files: whole or absent, hashed, and read back. Every local write of the store goes through here."""
+"""Files: whole or absent, hashed, and read back. Every write of the store goes through here.
+
+A place is a local path or an `s3://` one. Locally, a file is written beside its name, read back, synced and renamed; on
+an object store, a put is whole or absent by itself, and is read back too.
+"""
 
 import errno
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 
-from coldframe.errors import ColdframeError, StoreError
+from coldframe.errors import ColdframeError, StoreError, UsageError
+from coldframe.store.object_path import ObjectPath, ObjectReader
 from coldframe.store.recipe import canonical_json
 from coldframe.store.text import path_to_text
 
+Place = Path | ObjectPath
+
 TEMPORARY = ".partial"  # suffix of a file that is being written; a reader ignores it
 _HASH_BLOCK = 1 << 22
+_REQUESTS = 16  # to an object store at a time
+
+Given = TypeVar("Given")
+Made = TypeVar("Made")
 
 _OTHER_PATH = "Part of that path is a file, or the path is too long: choose another one."
 _ADVICE = {
@@ -48,8 +59,20 @@ class Written:
         return {"bytes": self.bytes, "sha256": self.sha256}
 
 
+def place_of(path: str | os.PathLike[str]) -> Place:
+    """The absolute local path or the `s3://` path that `path` names.
+
+    Raises:
+        UsageError: it is empty, which would otherwise mean the current folder.
+    """
+    text = os.fspath(path)
+    if not text:
+        raise UsageError("The path of the store is empty. Name a folder, such as videos.zarr.")
+    return ObjectPath.parse(text) or Path(os.path.abspath(text))
+
+
 @contextmanager
-def disk_errors(doing: str, path: Path) -> Iterator[None]:
+def disk_errors(doing: str, path: Place) -> Iterator[None]:
     """Turn what the operating system refuses into one clear `ColdframeError`."""
     try:
         yield
@@ -61,12 +84,15 @@ def disk_errors(doing: str, path: Path) -> Iterator[None]:
         raise ColdframeError(f"Cannot {doing} {path_to_text(path)}: {reason}. {advice}") from error
 
 
-def write_bytes(path: Path, data: bytes) -> None:
+def write_bytes(path: Place, data: bytes) -> None:
     """Replace `path` by `data`: after a crash it holds the old bytes or the new ones.
 
     Raises:
         StoreError: what was read back is not `data`.
     """
+    if isinstance(path, ObjectPath):
+        path.put(data)
+        return
     temporary = path.with_name(path.name + TEMPORARY)
     try:
         with temporary.open("wb") as file:
@@ -90,20 +116,23 @@ def _not_kept(path: Path, what: str) -> StoreError:
     )
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Place, value: Any) -> None:
     write_bytes(path, canonical_json(value).encode() + b"\n")
 
 
-def write_pieces(path: Path, pieces: Iterable[NDArray[np.uint8]]) -> Written:
+def write_pieces(path: Place, pieces: Iterable[NDArray[np.uint8]]) -> Written:
     """Replace `path` by `pieces`, one after the other, and return what lies there now.
 
     Each piece is read back, compared by its crc32c and hashed in a second thread while the next ones are made
     and written, so the digest is that of bytes which came from the file. A piece may be reused by its maker
-    as soon as the next one is asked for.
+    as soon as the next one is asked for. For an object store the object is put together in memory first.
 
     Raises:
         StoreError: what was read back is not what was written.
     """
+    if isinstance(path, ObjectPath):
+        whole = np.concatenate([piece.copy() for piece in pieces])
+        return Written(bytes=len(whole), sha256=path.put(whole))
     temporary = path.with_name(path.name + TEMPORARY)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -173,14 +202,49 @@ def _read_fully(file: int, into: NDArray[np.uint8], offset: int) -> int:
     return done
 
 
-def read_span(file: int, offset: int, size: int) -> NDArray[np.uint8]:
-    """Up to `size` bytes of an open file from `offset` on; fewer where the file ends."""
-    span = np.empty(size, np.uint8)
-    return span[: _read_fully(file, span, offset)]
+class FileReader:
+    """Reads of one open local file."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._size = os.fstat(file).st_size
+
+    def whole(self) -> NDArray[np.uint8]:
+        return self.tail(self._size)
+
+    def tail(self, count: int) -> NDArray[np.uint8]:
+        """The last `count` bytes; fewer where the file has fewer."""
+        count = min(count, self._size)
+        return self._read(self._size - count, count)
+
+    def spans(self, spans: Sequence[tuple[int, int]]) -> Iterator[NDArray[np.uint8]]:
+        """Bytes of each (offset, length), in order; fewer where the file ends."""
+        for offset, length in spans:
+            yield self._read(offset, length)
+
+    def _read(self, offset: int, size: int) -> NDArray[np.uint8]:
+        span = np.empty(size, np.uint8)
+        return span[: _read_fully(self._file, span, offset)]
 
 
-def sha256_file(path: Path) -> Written:
+@contextmanager
+def open_reader(path: Place) -> Iterator[FileReader | ObjectReader]:
+    """Reads of one file or object. FileNotFoundError, now or at the first read, if there is none."""
+    if isinstance(path, ObjectPath):
+        yield ObjectReader(path)
+        return
+    file = os.open(path, os.O_RDONLY)
+    try:
+        yield FileReader(file)
+    finally:
+        os.close(file)
+
+
+def sha256_file(path: Place) -> Written:
     """Size and digest of a file, read in blocks."""
+    if isinstance(path, ObjectPath):
+        count, sha256 = path.digest()
+        return Written(bytes=count, sha256=sha256)
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while block := file.read(_HASH_BLOCK):
@@ -189,16 +253,39 @@ def sha256_file(path: Path) -> Written:
     return Written(bytes=size, sha256=digest.hexdigest())
 
 
-def file_bytes(path: Path) -> int | None:
+def file_bytes(path: Place) -> int | None:
     """Size of a regular file, or None if there is none."""
+    if isinstance(path, ObjectPath):
+        return path.size()
     try:
         return path.stat().st_size if path.is_file() else None
     except OSError:
         return None
 
 
-def fsync_path(path: Path) -> None:
-    """Make a file's bytes, or the renames and removals inside a folder, survive a power cut."""
+def map_places(call: Callable[[Given], Made], given: Sequence[Given], root: Place) -> list[Made]:
+    """`call` of each, in order: several at once where every answer is a round trip to an object store."""
+    if isinstance(root, ObjectPath):
+        with ThreadPoolExecutor(max_workers=_REQUESTS) as pool:
+            return list(pool.map(call, given))
+    return [call(item) for item in given]
+
+
+def sizes_below(folder: Place) -> dict[str, int]:
+    """Bytes of every file or object below `folder`, by key relative to it."""
+    if isinstance(folder, ObjectPath):
+        return folder.sizes()
+    files = [entry for entry in folder.rglob("*") if entry.is_file()]
+    return {file.relative_to(folder).as_posix(): file.stat().st_size for file in files}
+
+
+def fsync_path(path: Place) -> None:
+    """Make a file's bytes, or the renames and removals inside a folder, survive a power cut.
+
+    An object store has nothing to sync: what it acknowledged is kept.
+    """
+    if isinstance(path, ObjectPath):
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -13,7 +13,7 @@ import numpy as np
 
 from coldframe.errors import StoreError, UsageError
 from coldframe.store.create import build, workplace
-from coldframe.store.files import disk_errors, fsync_path
+from coldframe.store.files import disk_errors, fsync_path, place_of
 from coldframe.store.layout import plan_arrays
 from coldframe.store.markers import LEDGER_FILE, MARKER_FOLDER, SUMMARY_FILE
 from coldframe.store.plan import Clips, Plan
@@ -66,9 +66,9 @@ def finish_growth(path: str | PathLike[str]) -> None:
     Raises:
         UsageError: another process is at work on the store.
     """
-    folder = Path(path).absolute()
-    if growth_folder(folder).exists():
-        with Store(path=folder, root=read_root(folder)).lock():
+    folder = place_of(path)
+    if isinstance(folder, Path) and growth_folder(folder).exists():
+        with Store(place=folder, root=read_root(folder)).lock():
             _move_in(folder)
 
 

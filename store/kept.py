@@ -65,7 +65,7 @@ def keep_rows(
     whole = at[status[at] == Status.OK]
     for name, values in tokens.items():
         stored = np.empty((len(whole), *values.shape[1:]), values.dtype)
-        gather(store.path, store.unit_arrays[name], whole + marker.start, stored)
+        gather(store.place, store.unit_arrays[name], whole + marker.start, stored)
         values[whole] = stored
     there = set(kept.tolist())
     return kept, [failure for failure in marker.failures if failure["row"] in there]
@@ -80,5 +80,5 @@ def _retried(store: Store, marker: Marker, retry: Collection[Reason]) -> NDArray
 
 def _read(store: Store, name: str, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
     values = np.empty(len(rows), np.uint8)
-    gather(store.path, store.unit_arrays[name], rows, values)
+    gather(store.place, store.unit_arrays[name], rows, values)
     return values

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coldframe.store.files import Written, file_bytes, write_json
+from coldframe.store.files import Place, Written, file_bytes, map_places, write_json
 from coldframe.store.recipe import canonical_json
 
 MARKER_FOLDER = "units"
@@ -81,7 +81,7 @@ class NotAMarker(Exception):
     """A marker file cannot be believed; the text says why."""
 
 
-def marker_path(root: Path, unit: int) -> Path:
+def marker_path(root: Place, unit: int) -> Place:
     return root / MARKER_FOLDER / f"{unit}.json"
 
 
@@ -90,12 +90,12 @@ def staged_marker_path(root: Path, unit: int) -> Path:
     return root / MARKER_FOLDER / f"{unit}{STAGED}.json"
 
 
-def write_sealed_json(path: Path, fields: Mapping[str, Any]) -> None:
+def write_sealed_json(path: Place, fields: Mapping[str, Any]) -> None:
     """Write `fields` together with a digest of themselves, so that a flipped bit in the file shows."""
     write_json(path, {**fields, "sha256": _digest(fields)})
 
 
-def read_sealed_json(path: Path) -> dict[str, Any]:
+def read_sealed_json(path: Place) -> dict[str, Any]:
     """What `write_sealed_json` wrote.
 
     Raises:
@@ -115,7 +115,7 @@ def read_sealed_json(path: Path) -> dict[str, Any]:
     return dict(fields)
 
 
-def read_marker(root: Path, unit: int) -> Marker:
+def read_marker(root: Place, unit: int) -> Marker:
     """The marker of `unit`; raises as `read_sealed_json` does."""
     fields = read_sealed_json(marker_path(root, unit))
     try:
@@ -124,15 +124,24 @@ def read_marker(root: Path, unit: int) -> Marker:
         raise NotAMarker("a field is missing or has the wrong form") from error
 
 
-def size_problems(root: Path, objects: Mapping[str, Written]) -> list[tuple[str, str]]:
-    """(key, what is wrong) for every object that is absent or has another size. Nothing is hashed."""
+def size_problems(
+    root: Place, objects: Mapping[str, Written], sizes: Mapping[str, int] | None = None
+) -> list[tuple[str, str]]:
+    """(key, what is wrong) for every object that is absent or has another size. Nothing is hashed.
+
+    `sizes` are those of all objects by key where they are known already; otherwise each object is looked up.
+    """
+    keys = list(objects)
+    if sizes is None:
+        found = map_places(lambda key: file_bytes(root / key), keys, root)
+    else:
+        found = [sizes.get(key) for key in keys]
     problems = []
-    for key, written in objects.items():
-        size = file_bytes(root / key)
+    for key, size in zip(keys, found, strict=True):
         if size is None:
             problems.append((key, "the object is missing"))
-        elif size != written.bytes:
-            problems.append((key, f"the object has {size} bytes instead of {written.bytes}"))
+        elif size != objects[key].bytes:
+            problems.append((key, f"the object has {size} bytes instead of {objects[key].bytes}"))
     return problems
 
 

@@ -8,7 +8,7 @@ extracts: a kill at any moment leaves the old unit or the new one, and never a l
 from collections.abc import Iterator
 from pathlib import Path
 
-from coldframe.store.files import disk_errors, fsync_path
+from coldframe.store.files import Place, disk_errors, fsync_path
 from coldframe.store.markers import (
     LEDGER_FILE,
     MARKER_FOLDER,
@@ -19,6 +19,7 @@ from coldframe.store.markers import (
     read_sealed_json,
     staged_marker_path,
 )
+from coldframe.store.object_path import ObjectPath
 
 
 def finish_replacement(root: Path, unit: int) -> None:
@@ -42,15 +43,17 @@ def finish_replacement(root: Path, unit: int) -> None:
     fsync_path(staged.parent)
 
 
-def finish_replacements(root: Path, units: range) -> None:
+def finish_replacements(root: Place, units: range) -> None:
     """Finish what a killed process had decided to replace of `units`. Only for the holder of their lock."""
+    if isinstance(root, ObjectPath):  # where nothing can be moved, and nothing is replaced
+        return
     with disk_errors("finish an interrupted write to", root):
         for unit in list(_staged_units(root)):
             if unit in units:
                 finish_replacement(root, unit)
 
 
-def take_back_commit(root: Path, unit: int) -> None:
+def take_back_commit(root: Place, unit: int) -> None:
     """Remove the marker of `unit`, and the seal of the whole store with it."""
     folder = root / MARKER_FOLDER
     stale = [folder / SUMMARY_FILE, folder / LEDGER_FILE, marker_path(root, unit)]

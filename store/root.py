@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from coldframe.errors import InputNotFound, StoreError, UsageError
-from coldframe.store.files import Written
+from coldframe.store.files import Place, Written
 from coldframe.store.markers import (
     MARKER_FOLDER,
     PLAN_FILE,
@@ -17,10 +18,12 @@ from coldframe.store.markers import (
     size_problems,
     write_sealed_json,
 )
+from coldframe.store.object_path import ObjectPath
 from coldframe.store.recipe import Recipe, canonical_json
 from coldframe.store.schema import FORMAT_VERSION, TokenGeometry
 from coldframe.store.text import path_to_text
 
+ROOT_FILE = "zarr.json"
 ATTRIBUTE = "coldframe"  # the one key of the root attributes that is ours
 PLAN_RECORD_KEY = f"{MARKER_FOLDER}/{PLAN_FILE}"
 
@@ -99,7 +102,15 @@ class Root:
         return hashlib.sha256(canonical_json(self.to_attributes()).encode()).hexdigest()
 
 
-def read_root(folder: Path) -> Root:
+def is_taken(place: Place) -> bool:
+    """Whether anything stands in the way of a new store at `place`.
+
+    In an object store that is a root's metadata: creation puts it last, so there is no store before it.
+    """
+    return (place / ROOT_FILE).size() is not None if isinstance(place, ObjectPath) else os.path.lexists(place)
+
+
+def read_root(folder: Place) -> Root:
     """The root of the store in `folder`; raises what `coldframe.store.open_store` lists."""
     name = path_to_text(folder)
     if not folder.exists():
@@ -121,12 +132,12 @@ def read_root(folder: Path) -> Root:
         ) from error
 
 
-def _own_attributes(folder: Path) -> dict[str, Any] | str:
+def _own_attributes(folder: Place) -> dict[str, Any] | str:
     """Our attributes, or what was found instead."""
     if not folder.is_dir():
         return "it is a file"
     try:
-        metadata = json.loads((folder / "zarr.json").read_bytes())
+        metadata = json.loads((folder / ROOT_FILE).read_bytes())
         kind, attributes = metadata["node_type"], metadata.get("attributes", {})
     except FileNotFoundError:
         entries = sum(1 for _ in folder.iterdir())
@@ -145,7 +156,7 @@ def growth_folder(folder: Path) -> Path:
     return folder / MARKER_FOLDER / "next"
 
 
-def write_plan_record(folder: Path, root: Root, objects: Mapping[str, Written]) -> None:
+def write_plan_record(folder: Place, root: Root, objects: Mapping[str, Written]) -> None:
     """Record the digests of the root attributes and of every file that creation wrote, by relative key."""
     record = {
         "plan_id": root.plan_id,
@@ -156,7 +167,7 @@ def write_plan_record(folder: Path, root: Root, objects: Mapping[str, Written]) 
     write_sealed_json(folder / PLAN_RECORD_KEY, record)
 
 
-def read_plan_record(folder: Path, root: Root) -> dict[str, Written]:
+def read_plan_record(folder: Place, root: Root) -> dict[str, Written]:
     """Objects that creation wrote, by relative key.
 
     Raises:
@@ -175,7 +186,7 @@ def read_plan_record(folder: Path, root: Root) -> dict[str, Written]:
     return objects
 
 
-def plan_problems(folder: Path, root: Root) -> list[tuple[str, str]]:
+def plan_problems(folder: Place, root: Root) -> list[tuple[str, str]]:
     """(key, what is wrong) for the plan's record and for plan objects of the wrong size, without hashing."""
     try:
         return size_problems(folder, read_plan_record(folder, root))

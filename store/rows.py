@@ -1,13 +1,13 @@
 """Rows: checking the row numbers that a caller names, and gathering their tokens from whole chunks."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import UsageError
+from coldframe.store.files import Place, map_places
 from coldframe.store.layout import ArraySpec
 from coldframe.store.shards import read_chunks
 
@@ -35,7 +35,7 @@ def as_rows(rows: RowNumbers, total: int) -> NDArray[np.int64]:
     return array.astype(np.int64)
 
 
-def gather(root: Path, spec: ArraySpec, rows: NDArray[np.int64], into: NDArray[Any]) -> None:
+def gather(root: Place, spec: ArraySpec, rows: NDArray[np.int64], into: NDArray[Any]) -> None:
     """Write the stored values of `rows` (n,) to `into` (n, *row shape), in the order of `rows`.
 
     Rows are visited object by object and every inner chunk is read and checked once, whatever the order of
@@ -45,14 +45,18 @@ def gather(root: Path, spec: ArraySpec, rows: NDArray[np.int64], into: NDArray[A
     visited = rows[order]
     units, starts = np.unique(visited // spec.object_rows, return_index=True)
     bounds = [*starts.tolist(), len(visited)]
-    for position, unit in enumerate(units.tolist()):
+
+    def gather_unit(position: int) -> None:
+        unit = int(units[position])
         places = order[bounds[position] : bounds[position + 1]]
         local = visited[bounds[position] : bounds[position + 1]] - unit * spec.object_rows
         _gather_object(root / spec.object_key(unit), spec, local, into, places)
 
+    map_places(gather_unit, range(len(units)), root)
+
 
 def _gather_object(
-    path: Path, spec: ArraySpec, local: NDArray[np.int64], into: NDArray[Any], places: NDArray[np.int64]
+    path: Place, spec: ArraySpec, local: NDArray[np.int64], into: NDArray[Any], places: NDArray[np.int64]
 ) -> None:
     """Copy the object's rows `local` (ascending) to the entries `places` of `into`."""
     numbers, starts = np.unique(local // spec.chunk_rows, return_index=True)

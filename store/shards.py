@@ -9,9 +9,7 @@ then the index, a pair (offset, bytes) of uint64 a chunk with 2**64 - 1 twice fo
 then the index's crc32c. An object that is not sharded is one chunk followed by its crc32c.
 """
 
-import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import google_crc32c
@@ -19,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import StoreError
-from coldframe.store.files import read_span
+from coldframe.store.files import FileReader, Place, open_reader
 from coldframe.store.layout import ArraySpec
+from coldframe.store.object_path import ObjectReader
 
 CHECKSUM_BYTES = 4
 _ABSENT = np.uint64(2**64 - 1)
@@ -54,50 +53,47 @@ def encode_object(spec: ArraySpec, rows: int, fill: Fill) -> Iterator[NDArray[np
         yield np.concatenate([flat, _checksum(flat)])
 
 
-def read_chunks(path: Path, spec: ArraySpec, numbers: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
+def read_chunks(path: Place, spec: ArraySpec, numbers: NDArray[np.int64]) -> Iterator[NDArray[Any]]:
     """The inner chunks `numbers` of one object, each (chunk rows, *row shape) in the stored dtype.
 
     Raises:
         StoreError: the object or a chunk is missing, too short, or does not match its checksum.
     """
     try:
-        file = os.open(path, os.O_RDONLY)
+        with open_reader(path) as file:
+            if not spec.sharded:
+                yield from (_decode(spec, path, 0, file.whole()) for _ in numbers)
+                return
+            index = _index(file, spec, path)
+            spans = [index[number] for number in numbers.tolist()]
+            for span in spans:
+                if span[1] != spec.chunk_bytes + CHECKSUM_BYTES:
+                    raise _damaged(spec, path, "a chunk is missing or has the wrong size")
+            for (offset, _), raw in zip(spans, file.spans(spans), strict=True):
+                yield _decode(spec, path, offset, raw)
     except OSError as error:
         raise _damaged(spec, path, error.strerror or str(error)) from error
-    try:
-        spans = _spans(file, spec, path)
-        for number in numbers.tolist():
-            yield _decode(file, spec, path, spans[number])
-    finally:
-        os.close(file)
 
 
-def _spans(file: int, spec: ArraySpec, path: Path) -> list[tuple[int, int]]:
+def _index(file: FileReader | ObjectReader, spec: ArraySpec, path: Place) -> list[tuple[int, int]]:
     """(offset, bytes) of every inner chunk."""
-    size = os.fstat(file).st_size
-    if not spec.sharded:
-        return [(0, size)]
     index_bytes = 16 * spec.chunks_per_object + CHECKSUM_BYTES
-    if size < index_bytes:
-        raise _damaged(spec, path, f"{size} bytes are less than its index takes")
-    raw = read_span(file, size - index_bytes, index_bytes)
+    raw = file.tail(index_bytes)
+    if len(raw) < index_bytes:
+        raise _damaged(spec, path, f"{len(raw)} bytes are less than its index takes")
     if not _intact(raw):
         raise _damaged(spec, path, "its index does not match its checksum")
     pairs = raw[:-CHECKSUM_BYTES].view("<u8").reshape(-1, 2).tolist()
     return [(offset, length) for offset, length in pairs]
 
 
-def _decode(file: int, spec: ArraySpec, path: Path, span: tuple[int, int]) -> NDArray[Any]:
-    offset, length = span
-    if length != spec.chunk_bytes + CHECKSUM_BYTES:
-        raise _damaged(spec, path, "a chunk is missing or has the wrong size")
-    raw = read_span(file, offset, length)
-    if len(raw) != length or not _intact(raw):
+def _decode(spec: ArraySpec, path: Place, offset: int, raw: NDArray[np.uint8]) -> NDArray[Any]:
+    if len(raw) != spec.chunk_bytes + CHECKSUM_BYTES or not _intact(raw):
         raise _damaged(spec, path, f"the chunk at byte {offset} does not match its checksum")
     return raw[:-CHECKSUM_BYTES].view(spec.numpy_dtype).reshape(spec.chunk_rows, *spec.row_shape)
 
 
-def _damaged(spec: ArraySpec, path: Path, why: str) -> StoreError:
+def _damaged(spec: ArraySpec, path: Place, why: str) -> StoreError:
     key = "/".join(path.parts[-len(spec.shape) - 2 :])  # name, "c" and one part an axis
     return StoreError(
         f"The object {key} is damaged: {why}. Run `coldframe repair` on the store, which extracts its unit again."

@@ -14,8 +14,9 @@ import zarr
 from numpy.typing import NDArray
 
 from coldframe.errors import StoreError, UsageError
-from coldframe.store.files import disk_errors
+from coldframe.store.files import Place, disk_errors, map_places, place_of
 from coldframe.store.layout import ArraySpec, unit_arrays
+from coldframe.store.lease import LEASE_FILE, held_lease
 from coldframe.store.markers import (
     MARKER_FOLDER,
     Marker,
@@ -23,8 +24,9 @@ from coldframe.store.markers import (
     read_marker,
     size_problems,
 )
+from coldframe.store.object_path import ObjectPath
 from coldframe.store.recipe import Recipe
-from coldframe.store.root import PLAN_RECORD_KEY, Root, growth_folder, plan_problems, read_root
+from coldframe.store.root import PLAN_RECORD_KEY, Root, growth_folder, plan_problems, read_plan_record, read_root
 from coldframe.store.rows import RowNumbers, as_rows, gather
 from coldframe.store.schema import Reason, Status, TokenGeometry, layer_array
 from coldframe.store.text import path_to_text
@@ -42,14 +44,30 @@ class Store:
     written since.
 
     Attributes:
-        path: folder of the store.
+        place: where the store is, on a local disk or in an object store.
         root: facts from the root attributes.
         writable: whether units may be written through this object.
     """
 
-    path: Path
+    place: Place
     root: Root
     writable: bool = False
+
+    @property
+    def path(self) -> Path:
+        """Folder of a store on a local disk.
+
+        Raises:
+            UsageError: the store is in an object store.
+        """
+        if isinstance(self.place, ObjectPath):
+            raise UsageError(f"{self.place} is no local folder. Copy the store to a local disk for this.")
+        return self.place
+
+    @property
+    def name(self) -> str:
+        """The place as text."""
+        return path_to_text(self.place)
 
     @property
     def recipe(self) -> Recipe:
@@ -109,9 +127,12 @@ class Store:
             FileNotFoundError: the unit has no marker.
             NotAMarker: the marker, or an object that it names, is not what it must be.
         """
-        marker = read_marker(self.path, unit)
+        return self._committed_marker(unit, None)
+
+    def _committed_marker(self, unit: int, sizes: Mapping[str, int] | None) -> Marker:
+        marker = read_marker(self.place, unit)
         self.check_marker(unit, marker)
-        for key, message in size_problems(self.path, marker.objects):
+        for key, message in size_problems(self.place, marker.objects, sizes):
             raise NotAMarker(f"{key}: {message}")
         return marker
 
@@ -142,23 +163,31 @@ class Store:
 
     def _committed_stops(self) -> dict[int, int]:
         """End of the rows that its marker vouches for, by committed unit, ascending."""
-        try:
-            names = os.listdir(self.path / MARKER_FOLDER)
-        except OSError as error:
-            raise StoreError(f"{path_to_text(self.path)} has lost its folder `{MARKER_FOLDER}`.") from error
+        names, sizes = self._names_and_sizes()
         stems = [name.removesuffix(".json") for name in names if name.endswith(".json")]
         numbers = sorted(int(stem) for stem in stems if stem.isdecimal() and stem == str(int(stem)))
-        stops = {}
-        for unit in numbers:
-            marker = self.trusted_marker(unit) if unit < self.unit_count else None
-            if marker is not None:
-                stops[unit] = marker.stop
-        return stops
+        numbers = [unit for unit in numbers if unit < self.unit_count]
+        markers = map_places(lambda unit: self._trusted_marker(unit, sizes), numbers, self.place)
+        return {unit: marker.stop for unit, marker in zip(numbers, markers, strict=True) if marker is not None}
+
+    def _names_and_sizes(self) -> tuple[list[str], Mapping[str, int] | None]:
+        """Names in the folder of the markers; also all sizes where one listing is cheaper than to ask for each."""
+        if isinstance(self.place, ObjectPath):
+            sizes = self.place.sizes()
+            folders = [key.split("/") for key in sizes]
+            return [parts[1] for parts in folders if len(parts) == 2 and parts[0] == MARKER_FOLDER], sizes
+        try:
+            return os.listdir(self.place / MARKER_FOLDER), None
+        except OSError as error:
+            raise StoreError(f"{self.name} has lost its folder `{MARKER_FOLDER}`.") from error
 
     def trusted_marker(self, unit: int) -> Marker | None:
         """`committed_marker`, or None where it would raise."""
+        return self._trusted_marker(unit, None)
+
+    def _trusted_marker(self, unit: int, sizes: Mapping[str, int] | None) -> Marker | None:
         try:
-            return self.committed_marker(unit)
+            return self._committed_marker(unit, sizes)
         except (FileNotFoundError, NotAMarker):
             return None
 
@@ -177,7 +206,7 @@ class Store:
             spec = self.unit_arrays[name]
             column = np.zeros(self.rows, spec.numpy_dtype)
             written = np.empty(len(done), spec.numpy_dtype)
-            gather(self.path, spec, done, written)
+            gather(self.place, spec, done, written)
             column[done] = written
             column.setflags(write=False)
             values[name] = column
@@ -197,7 +226,8 @@ class Store:
     @cached_property
     def video_columns(self) -> tuple[str, ...]:
         """Names that `video_column` takes, manifest columns among them."""
-        return tuple(sorted(entry.name[6:] for entry in self.path.glob("video_*") if entry.is_dir()))
+        names = {key.partition("/")[0] for key in read_plan_record(self.place, self.root)}
+        return tuple(sorted(name[6:] for name in names if name.startswith("video_")))
 
     def video_column(self, name: str) -> list[str] | NDArray[Any]:
         """One value a video: a list for text, else an array (videos,). `column("video")` leads from rows."""
@@ -209,17 +239,18 @@ class Store:
 
     def _plan_array(self, name: str) -> NDArray[Any]:
         try:
-            array = zarr.open_array(str(self.path / name), mode="r", zarr_format=3)
+            where = self.place.zarr_store() if isinstance(self.place, ObjectPath) else str(self.place)
+            array = zarr.open_array(where, path=name, mode="r", zarr_format=3)
             values = np.asarray(array[:])
         except (OSError, ValueError, KeyError) as error:
             raise StoreError(
-                f"The plan array {name} of {path_to_text(self.path)} is damaged ({error}). Restore it from a "
+                f"The plan array {name} of {self.name} is damaged ({error}). Restore it from a "
                 "copy or make the store anew; extraction does not rewrite the plan."
             ) from error
         expected = self.root.videos if name.startswith("video_") else self.rows
         if len(values) != expected:
             raise StoreError(
-                f"{path_to_text(self.path)} has grown since it was opened ({name} has {len(values)} entries instead "
+                f"{self.name} has grown since it was opened ({name} has {len(values)} entries instead "
                 f"of {expected}). Open it again."
             )
         return values
@@ -300,7 +331,7 @@ class Store:
         ok = self._row_values["status"][wanted] == Status.OK
         if ok.all():
             values = np.empty((len(wanted), *spec.row_shape), dtype)
-            gather(self.path, spec, wanted, values)
+            gather(self.place, spec, wanted, values)
         elif allow_failed:
             values = np.full((len(wanted), *spec.row_shape), np.nan, dtype)
             values[ok] = self._tokens(name, wanted[ok], False, dtype)
@@ -346,8 +377,9 @@ class Store:
         """Be the only process that extracts `units`, or into the store at all (None), for the length of a `with` block.
 
         An advisory lock that the operating system drops when the process ends, however it ends, and that network
-        file systems with locks (NFS 4, Lustre mounted with `flock`) honour between hosts. Worker processes of the
-        holder write units without taking it. Linux only.
+        file systems with locks (NFS 4, Lustre mounted with `flock`) honour between hosts; Linux only. On an object
+        store it is a lease (`coldframe.store.lease`), of the whole store. Worker processes of the holder write units
+        without taking it.
 
         Raises:
             UsageError: another process holds it, or one that overlaps it.
@@ -357,11 +389,15 @@ class Store:
         if units is not None and not len(units):
             yield
             return
+        if isinstance(self.place, ObjectPath):
+            with held_lease(self.place / MARKER_FOLDER / LEASE_FILE):
+                yield
+            return
         start, length = (0, 0) if units is None else (units.start, len(units))  # a length of 0 is all there can be
         # A byte stands for a unit. It is a lock of the open file and not of the process, which would lose it as soon
         # as anything in it opened and closed the same file.
         wanted = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
-        target = self.path / PLAN_RECORD_KEY
+        target = self.place / PLAN_RECORD_KEY
         with disk_errors("lock", target), target.open("r+b") as file:
             try:
                 fcntl.fcntl(file, fcntl.F_OFD_SETLK, wanted)
@@ -372,41 +408,28 @@ class Store:
             if not taken:
                 which = "" if units is None else " that overlaps this part"
                 raise UsageError(
-                    f"Another extraction is running on {path_to_text(self.path)}{which}. Wait for it to end, or stop "
-                    "it first."
+                    f"Another extraction is running on {self.name}{which}. Wait for it to end, or stop it first."
                 )
             yield
 
 
-def store_folder(path: str | os.PathLike[str]) -> Path:
-    """`path` made absolute.
-
-    Raises:
-        UsageError: it is empty, which would otherwise mean the current folder.
-    """
-    if not os.fspath(path):
-        raise UsageError("The path of the store is empty. Name a folder, such as videos.zarr.")
-    return Path(os.path.abspath(path))
-
-
 def open_store(path: str | os.PathLike[str], *, writable: bool = False) -> Store:
-    """The store at `path`.
+    """The store at `path`, a folder or `s3://bucket/prefix`.
 
     Raises:
         InputNotFound: nothing is there.
         UsageError: something else is there; the message says what.
         StoreError: a store of another format version, or one whose plan has been altered or cut short.
     """
-    folder = store_folder(path)
-    store = Store(path=folder, root=read_root(folder), writable=writable)
-    if growth_folder(folder).exists():
+    place = place_of(path)
+    store = Store(place=place, root=read_root(place), writable=writable)
+    if isinstance(place, Path) and growth_folder(place).exists():
         raise StoreError(
-            f"{path_to_text(folder)} is being grown, or was when a process died. Run `coldframe repair` on it, which "
-            "completes that."
+            f"{store.name} is being grown, or was when a process died. Run `coldframe repair` on it, which completes "
+            "that."
         )
-    for key, message in plan_problems(folder, store.root):
+    for key, message in plan_problems(place, store.root):
         raise StoreError(
-            f"{path_to_text(folder)} cannot be trusted: {key}: {message}. Restore it from a copy or make the "
-            "store anew."
+            f"{store.name} cannot be trusted: {key}: {message}. Restore it from a copy or make the store anew."
         )
     return store

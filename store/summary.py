@@ -1,19 +1,17 @@
 """Summary: what a store holds, and the seal that says that every planned row is accounted for."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import StoreError
-from coldframe.store.files import disk_errors, write_bytes, write_json
+from coldframe.store.files import disk_errors, sizes_below, write_bytes, write_json
 from coldframe.store.markers import LEDGER_FILE, MARKER_FOLDER, SUMMARY_FILE
 from coldframe.store.recipe import canonical_json
 from coldframe.store.schema import FORMAT_VERSION, Flag, Reason, Status
 from coldframe.store.store import Store
-from coldframe.store.text import path_to_text
 
 
 def summarise(store: Store) -> dict[str, Any]:
@@ -69,13 +67,13 @@ def seal(store: Store) -> dict[str, int]:
     rows: dict[str, int] = summary["rows"]
     if rows["absent"]:
         raise StoreError(
-            f"{path_to_text(store.path)} is not complete: {rows['absent']} of {rows['planned']} rows are absent "
+            f"{store.name} is not complete: {rows['absent']} of {rows['planned']} rows are absent "
             f"({summary['units']['total'] - summary['units']['done']} units). Run the same extraction again "
             "to fill them in."
         )
     ledger = "".join(canonical_json(_classed(failure)) + "\n" for failure in failures(store))
-    folder = store.path / MARKER_FOLDER
-    with disk_errors("seal", store.path):
+    folder = store.place / MARKER_FOLDER
+    with disk_errors("seal", store.place):
         write_bytes(folder / LEDGER_FILE, ledger.encode())
         write_json(folder / SUMMARY_FILE, summary)
     return rows
@@ -134,19 +132,19 @@ def _count_flags(store: Store) -> dict[str, int]:
 
 def _arrays(store: Store) -> dict[str, dict[str, Any]]:
     """Shape, type and bytes on disk of the arrays that units write; the plan's arrays together as `plan`."""
+    below = sizes_below(store.place)
     arrays = {
         name: {
             "dims": list(spec.dims),
             "shape": list(spec.shape),
             "dtype": spec.dtype,
-            **_sizes([store.path / name]),
+            **_sizes([size for key, size in below.items() if key.startswith(f"{name}/")]),
         }
         for name, spec in store.unit_arrays.items()
     }
-    rest = [entry for entry in store.path.iterdir() if entry.name not in (*arrays, MARKER_FOLDER)]
-    return {**arrays, "plan": _sizes(rest)}
+    of_arrays = (*arrays, MARKER_FOLDER)
+    return {**arrays, "plan": _sizes([size for key, size in below.items() if key.partition("/")[0] not in of_arrays])}
 
 
-def _sizes(places: list[Path]) -> dict[str, int]:
-    sizes = [entry.stat().st_size for place in places for entry in (place, *place.rglob("*")) if entry.is_file()]
+def _sizes(sizes: list[int]) -> dict[str, int]:
     return {"bytes": sum(sizes), "files": len(sizes), "largest_file_bytes": max(sizes, default=0)}

@@ -80,10 +80,12 @@ def write_unit(store: Store, unit: int, result: UnitResult) -> Marker:
         raise UsageError("This store was opened for reading. Open it with open_store(path, writable=True).")
     _check_result(store, unit, result)
     tokens = _CheckedTokens(result)
-    with disk_errors(f"write unit {unit} to", store.path):
+    with disk_errors(f"write unit {unit} to", store.place):
         replaces = store.trusted_marker(unit) is not None
-        if not replaces:
-            take_back_commit(store.path, unit)
+        if replaces:
+            _ = store.path  # an object store moves nothing: it is refused before anything is written
+        else:
+            take_back_commit(store.place, unit)
         objects = {}
         for name, fill in tokens.fills(store).items():
             spec = store.unit_arrays[name]
@@ -93,7 +95,7 @@ def write_unit(store: Store, unit: int, result: UnitResult) -> Marker:
             write_sealed_json(staged_marker_path(store.path, unit), marker.to_dict())
             finish_replacement(store.path, unit)
         else:
-            write_sealed_json(marker_path(store.path, unit), marker.to_dict())
+            write_sealed_json(marker_path(store.place, unit), marker.to_dict())
     store.refresh()
     return marker
 
@@ -118,8 +120,8 @@ def discard_units(store: Store, units: Iterable[int]) -> None:
     if not store.writable:
         raise UsageError("This store was opened for reading. Open it with open_store(path, writable=True).")
     for unit in units:
-        with disk_errors(f"discard unit {unit} of", store.path):
-            take_back_commit(store.path, unit)
+        with disk_errors(f"discard unit {unit} of", store.place):
+            take_back_commit(store.place, unit)
     store.refresh()
 
 
@@ -196,7 +198,7 @@ def usable_rows(stored: NDArray[Any], *, zeros: bool = False) -> NDArray[np.bool
 def _write_object(store: Store, spec: ArraySpec, unit: int, fill: Fill, suffix: str) -> Written:
     rows = len(store.unit_range(unit))
     # folders are not synced: a rename that a power cut undoes leaves an object missing, and the unit pending
-    return write_pieces(store.path / (spec.object_key(unit) + suffix), encode_object(spec, rows, fill))
+    return write_pieces(store.place / (spec.object_key(unit) + suffix), encode_object(spec, rows, fill))
 
 
 def _check_result(store: Store, unit: int, result: UnitResult) -> None:

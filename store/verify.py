@@ -4,14 +4,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from os import PathLike
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import StoreError
-from coldframe.store.files import Written, file_bytes, sha256_file
+from coldframe.store.files import Place, Written, file_bytes, place_of, sha256_file
 from coldframe.store.layout import ArraySpec
 from coldframe.store.markers import MARKER_FOLDER, Marker, NotAMarker, marker_path, read_marker
 from coldframe.store.root import PLAN_RECORD_KEY, read_plan_record, read_root
@@ -72,7 +71,7 @@ def verify_store(
     """Check a store against its markers without changing it. Memory stays bounded by one inner chunk.
 
     Args:
-        path: folder of the store.
+        path: folder of the store, or `s3://bucket/prefix`.
         deep: also hash every object and look at every row. Otherwise only markers, presence and sizes are
             checked.
         on_unit: called as `on_unit(done, total)` after every unit.
@@ -80,8 +79,8 @@ def verify_store(
     Raises:
         UsageError, StoreError: as `open_store`, except that an altered plan is reported, not raised.
     """
-    folder = Path(path).absolute()
-    store = Store(path=folder, root=read_root(folder))
+    folder = place_of(path)
+    store = Store(place=folder, root=read_root(folder))
     problems = list(_plan_problems(store, deep))
     ok = failed = 0
     damaged = []
@@ -114,12 +113,12 @@ def verify_store(
 
 def _plan_problems(store: Store, deep: bool) -> Iterator[Problem]:
     try:
-        objects = read_plan_record(store.path, store.root)
+        objects = read_plan_record(store.place, store.root)
     except NotAMarker as error:
         yield Problem(kind="plan", unit=None, object=PLAN_RECORD_KEY, message=str(error))
         return
     for key, written in objects.items():
-        problem = _object_problem(store.path / key, written, deep)
+        problem = _object_problem(store.place / key, written, deep)
         if problem is not None:
             yield Problem(kind="plan", unit=None, object=key, message=problem[1])
 
@@ -128,7 +127,7 @@ def _check_unit(store: Store, unit: int, deep: bool) -> tuple[Marker | None, lis
     """(marker if one can be believed, problems). Neither means that the unit was not extracted."""
     key = f"{MARKER_FOLDER}/{unit}.json"
     try:
-        marker = read_marker(store.path, unit)
+        marker = read_marker(store.place, unit)
         store.check_marker(unit, marker)
     except FileNotFoundError:
         return None, _uncommitted(store, unit)
@@ -136,7 +135,7 @@ def _check_unit(store: Store, unit: int, deep: bool) -> tuple[Marker | None, lis
         return None, [Problem(kind="marker", unit=unit, object=key, message=f"the marker is not valid: {error}")]
     problems = []
     for name, written in marker.objects.items():
-        problem = _object_problem(store.path / name, written, deep)
+        problem = _object_problem(store.place / name, written, deep)
         if problem is not None:
             problems.append(Problem(kind=problem[0], unit=unit, object=name, message=problem[1]))
     if deep and not problems:
@@ -150,14 +149,14 @@ def _check_unit(store: Store, unit: int, deep: bool) -> tuple[Marker | None, lis
 
 def _uncommitted(store: Store, unit: int) -> list[Problem]:
     keys = [spec.object_key(unit) for spec in store.unit_arrays.values()]
-    present = [key for key in keys if file_bytes(store.path / key) is not None]
+    present = [key for key in keys if file_bytes(store.place / key) is not None]
     if not present:
         return []
     message = f"{len(present)} of {len(keys)} objects exist but the unit has no marker, so it was never finished"
     return [Problem(kind="uncommitted", unit=unit, object=present[0], message=message)]
 
 
-def _object_problem(path: Path, written: Written, deep: bool) -> tuple[Kind, str] | None:
+def _object_problem(path: Place, written: Written, deep: bool) -> tuple[Kind, str] | None:
     size = file_bytes(path)
     if size is None:
         return "missing", "the object is missing"
@@ -195,7 +194,7 @@ def _row_problems(store: Store, marker: Marker) -> Iterator[str]:
 
 
 def _whole(store: Store, spec: ArraySpec, marker: Marker) -> NDArray[Any]:
-    (chunk,) = read_chunks(store.path / spec.object_key(marker.unit), spec, np.zeros(1, np.int64))
+    (chunk,) = read_chunks(store.place / spec.object_key(marker.unit), spec, np.zeros(1, np.int64))
     return chunk[: marker.stop - marker.start]
 
 
@@ -204,7 +203,7 @@ def _token_rows(store: Store, spec: ArraySpec, marker: Marker) -> tuple[NDArray[
     rows = marker.stop - marker.start
     numbers = np.arange(-(-rows // spec.chunk_rows), dtype=np.int64)
     usable, blank = [], []
-    for chunk in read_chunks(store.path / spec.object_key(marker.unit), spec, numbers):
+    for chunk in read_chunks(store.place / spec.object_key(marker.unit), spec, numbers):
         for row, fine in zip(chunk, usable_rows(chunk, zeros=spec.may_be_zero).tolist(), strict=True):
             usable.append(fine)
             # only rows that are not usable can be NaN, and looking for NaN is the slow part
@@ -244,7 +243,7 @@ def _unexpected(store: Store) -> Iterator[Problem]:
     """Markers and objects of units that the plan does not have."""
     folders = [(MARKER_FOLDER, ".json"), *[(f"{name}/c", "") for name in store.unit_arrays]]
     for folder, suffix in folders:
-        place = store.path / folder
+        place = store.place / folder
         names = sorted(entry.name for entry in place.iterdir()) if place.is_dir() else []
         for name in names:
             stem = name.removesuffix(suffix)

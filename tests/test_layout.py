@@ -27,6 +27,8 @@ MAY_IMPORT = {
 HEAVY = {
     "av": {"serve/container.py", "src/coldframe/motion.py"},
     "nvidia": {"serve/dali_graph.py"},
+    "lance": {"store/convert.py"},
+    "obstore": {"store/object_path.py"},
     "onnx": {"export/graph.py"},
     "onnxruntime": {"export/onnx_runtime.py"},
     "pyarrow": {"serve/inputs.py", "store/convert.py"},
@@ -110,7 +112,7 @@ def test_heavy_package_is_imported_in_its_place_only(package: str) -> None:
     ("start", "absent"),
     [
         ("import coldframe.probes.cli", ["av", "onnxruntime", "pyarrow", "coldframe.serve", "coldframe.export"]),
-        ("import coldframe.store.cli", ["av", "onnx", "onnxruntime", "pyarrow", "torch"]),
+        ("import coldframe.store.cli", ["av", "obstore", "onnx", "onnxruntime", "pyarrow", "torch"]),
         ("import coldframe.serve.runtime", ["onnxruntime", "tensorrt", "tensorrt_rtx", "torch"]),
         ("import coldframe.export", ["av", "onnx", "onnxruntime", "openvino", "zarr"]),
         ("import coldframe.cli", ["torch", "zarr", "numpy"]),

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ class MemoryStore:
     tokens: NDArray[np.float32]
     patches: NDArray[np.float32] | None = None
     baselines: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
-    path: Path = Path("/stores/memory.zarr")
+    name: str = "/stores/memory.zarr"
 
     @property
     def recipe_id(self) -> str:

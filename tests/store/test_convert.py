@@ -6,6 +6,7 @@ import json
 import tarfile
 from pathlib import Path
 
+import lance
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -55,10 +56,18 @@ def test_equal_names_do_not_overwrite_each_other(tmp_path: Path) -> None:
     assert lengths == {"000.0.npy": 2, "000.1.npy": 3, "b.npy": 1}
 
 
-def test_parquet_has_a_row_for_each_ok_row(tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["parquet", "lance"])
+def test_parquet_and_lance_have_a_row_for_each_ok_row(
+    tmp_path: Path, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coldframe.store.convert.ROWS_A_READ", 20)  # several batches
     store = filled_store(tmp_path / "s.zarr")
-    convert(store, "parquet", tmp_path / "out")
-    table = parquet.read_table(tmp_path / "out" / "clips.parquet")
+    done = convert(store, target, tmp_path / "out")
+    assert (done.rows, done.left_out_rows) == (50, 1)
+    if target == "lance":
+        table = lance.dataset(tmp_path / "out" / "clips.lance").to_table()
+    else:
+        table = parquet.read_table(tmp_path / "out" / "clips.parquet")
     assert table["row"].to_pylist() == store.ok_rows().tolist()
     np.testing.assert_array_equal(np.array(table["cls"].to_pylist(), np.float32), store.cls())
     videos = store.column("video")[store.ok_rows()]
@@ -95,7 +104,7 @@ def test_equal_stores_give_equal_tars(tmp_path: Path) -> None:
     assert tars[0] == tars[1]
 
 
-@pytest.mark.parametrize("target", ["npy", "parquet", "webdataset"])
+@pytest.mark.parametrize("target", ["npy", "parquet", "webdataset", "lance"])
 def test_unfinished_store_gives_what_it_has(tmp_path: Path, target: Target) -> None:
     store = filled_store(tmp_path / "s.zarr", units=2)
     done = convert(store, target, tmp_path / "out")

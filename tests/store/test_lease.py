@@ -1,0 +1,77 @@
+"""One holder at a time on an object store, a dead one's lease is taken over, and a lost one stops the work."""
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from coldframe.errors import ColdframeError, StoreError, UsageError
+from coldframe.store import lease as module
+from coldframe.store.lease import held_lease
+from coldframe.store.object_path import ObjectPath
+from tests.store.s3 import BUCKET, FrontDoor, s3_server
+
+LEASE = ObjectPath(BUCKET, "s.zarr/units/lease.json")
+
+
+@pytest.fixture(autouse=True)
+def door(monkeypatch: pytest.MonkeyPatch) -> Iterator[FrontDoor]:
+    monkeypatch.setattr(module, "LEASE_SECONDS", 1.0)
+    with s3_server(monkeypatch) as server:
+        yield server
+
+
+def test_a_second_holder_is_refused_and_told_who_holds_it() -> None:
+    with held_lease(LEASE):
+        holder = json.loads(LEASE.read_bytes())
+        who = f"process {holder['process']} on {holder['host']}"
+        with (
+            pytest.raises(UsageError, match=f"Another extraction is running on s3://features/s.zarr .{who}"),
+            held_lease(LEASE),
+        ):
+            pytest.fail("held twice")
+    assert LEASE.size() is None
+    with held_lease(LEASE):
+        pass
+
+
+def test_a_lease_that_nobody_renews_is_taken_over_after_its_time() -> None:
+    LEASE.put(b'{"holder": "dead"}')
+    started = time.monotonic()
+    with held_lease(LEASE):
+        assert time.monotonic() - started >= 1.0
+        assert b"dead" not in LEASE.read_bytes()
+
+
+def test_a_lease_is_renewed_for_as_long_as_it_is_held() -> None:
+    with held_lease(LEASE):
+        first = json.loads(LEASE.read_bytes())["renewal"]
+        time.sleep(0.7)
+        assert json.loads(LEASE.read_bytes())["renewal"] >= first + 2
+
+
+def test_whoever_loses_the_lease_is_stopped() -> None:
+    def work() -> None:
+        with held_lease(LEASE):
+            LEASE.put(b'{"holder": "another"}')
+            time.sleep(5)
+
+    started = time.monotonic()
+    with pytest.raises(ColdframeError, match=r"The lease on .* was lost"):
+        work()
+    assert time.monotonic() - started < 4
+    assert LEASE.read_bytes() == b'{"holder": "another"}'  # not ours to remove
+
+
+def test_a_store_that_ignores_conditions_cannot_be_used(door: FrontDoor) -> None:
+    door.ignore_conditions = True
+    with pytest.raises(StoreError, match=r"ignores conditional writes \(If-None-Match\)"), held_lease(LEASE):
+        pytest.fail("held without excluding anybody")
+
+
+def test_a_lease_that_was_acknowledged_and_not_kept_is_asked_for_again(door: FrontDoor) -> None:
+    door.lie_next = 2
+    with held_lease(LEASE):
+        assert door.lied == 2
+        assert LEASE.size()
