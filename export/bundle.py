@@ -27,6 +27,7 @@ from coldframe.export.bundle_files import (
 )
 from coldframe.export.families import PACKAGED, PREDICTOR_FILE
 from coldframe.export.geometry import Geometry, export_name
+from coldframe.export.image_config import Vector
 from coldframe.export.licence import RANDOM_WEIGHTS, Licence, read_licence
 from coldframe.export.parity import BUDGETS, PREDICTOR, Encode, parity_clips, patch_over_budget
 from coldframe.export.revision import read_revision
@@ -51,13 +52,14 @@ def export_bundle(
     image_size: tuple[int, int] | None = None,
     layers: tuple[int, ...] = (),
     weights: str | None = None,
+    frame_vector: Vector | None = None,
     precisions: Sequence[str] = ("fp32",),
     say: Callable[[str], None] = _silent,
 ) -> Bundle:
     """Export an encoder to the bundle `out`.
 
     Args:
-        source, random_init, weights: what `load_encoder` takes.
+        source, random_init, weights, frame_vector: what `load_encoder` takes.
         precisions: arithmetics to offer, `fp32` among them. Each gets a graph of its own and is measured in every
             runtime that is installed and computes in it.
         out: folder to make. If it is this very bundle already, it is verified and left as it is.
@@ -79,7 +81,7 @@ def export_bundle(
     require_text_path(target)
     chosen = check_precisions(precisions)
     say("loading the weights")
-    model = load_encoder(source, random_init=random_init, weights=weights)
+    model = load_encoder(source, random_init=random_init, weights=weights, frame_vector=frame_vector)
     geometry = model.config.geometry(frames=frames, image_size=image_size, layers=layers)
     record = _identity(model, geometry, weights_sha256(model))
     record |= _origin(model, Path(source), weights)

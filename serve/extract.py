@@ -10,6 +10,7 @@ from typing import Any
 
 from coldframe.errors import ColdframeError, UsageError
 from coldframe.export import Bundle
+from coldframe.export.image_config import ImageEncoderConfig
 from coldframe.serve.gpu_runtime import GpuBackend
 from coldframe.serve.inputs import InputVideo
 from coldframe.serve.planner import make_plan
@@ -21,7 +22,7 @@ from coldframe.serve.workers import run_units
 from coldframe.store import Store, create_store, open_store, pending_units, seal
 from coldframe.store.plan import Plan
 from coldframe.store.recipe import Control, Recipe, Sampling
-from coldframe.store.schema import StorageDtype, TokenGeometry, Tokens
+from coldframe.store.schema import WITHOUT_PATCHES, StorageDtype, TokenGeometry, Tokens
 from coldframe.store.text import path_to_text, size_to_text
 
 # a display for one stage: called with a label and a length, its context yields a function that advances it
@@ -86,25 +87,31 @@ def make_recipe(
         image_size=bundle.image_size,
         resize="short_side" if isinstance(bundle.image_size, int) else "cover",
         precision=precision,
-        layers=() if tokens == "cls" else bundle.geometry.layers,
+        layers=() if tokens in WITHOUT_PATCHES else bundle.geometry.layers,
         tokens=tokens,
         dtype=dtype,
         control=control,
+        clip_cls="frame_mean" if bundle.geometry.has_frame_cls else "token",
     )
 
 
 def token_geometry(bundle: Bundle, tokens: Tokens) -> TokenGeometry:
     """Shape of one row's tokens for `bundle` at tier `tokens`."""
     shape = bundle.geometry
-    kept = TokenGeometry.for_tier(
-        tokens,
-        dim=shape.dim,
-        time=shape.times,
-        rows=shape.rows,
-        cols=shape.cols,
-        has_cls=shape.has_cls,
-        layers=shape.layers,
-    )
+    try:
+        kept = TokenGeometry.for_tier(
+            tokens,
+            dim=shape.dim,
+            time=shape.times,
+            rows=shape.rows,
+            cols=shape.cols,
+            has_cls=shape.has_cls or shape.has_frame_cls,
+            layers=shape.layers,
+            has_frame_cls=shape.has_frame_cls,
+        )
+    except UsageError as error:
+        hint = bundle.config.other_vector if isinstance(bundle.config, ImageEncoderConfig) else ""
+        raise UsageError(f"{error}{hint}") from error
     if tokens in ("cls+grid7", "grid7"):
         require_even_grid(shape.rows, shape.cols, tokens)
     return kept

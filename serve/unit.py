@@ -157,13 +157,12 @@ class UnitRunner:
             return
         started = time.perf_counter()
         tokens = self.runtime(np.stack([clip for _, clip in clips]))
-        kept = keep_tier(tokens, self.store.recipe.tokens)
+        rows = np.array([row for row, _ in clips])
+        kept = keep_tier(tokens, self.store.recipe.tokens, self._n_real[rows]).arrays
         filled.seconds["encode"] += time.perf_counter() - started
-        at = np.array([row for row, _ in clips]) - filled.rows.start
-        named = {"cls": kept.cls, "patch": kept.patch}
-        named |= {layer_array(layer): patch for layer, patch in kept.layers.items()}
+        at = rows - filled.rows.start
         for name, values in filled.tokens.items():
-            values[at] = named[name]
+            values[at] = kept[name]
         filled.status[at] = Status.OK
 
     def _in_order(self, row: int, clip: Clip) -> Clip:
@@ -190,6 +189,7 @@ class UnitRunner:
             cls=filled.tokens.get("cls"),
             patch=filled.tokens.get("patch"),
             layers={layer: filled.tokens[layer_array(layer)] for layer in self.store.geometry.layers},
+            frame_cls=filled.tokens.get("frame_cls"),
             failures=sorted(filled.failures, key=lambda failure: int(failure["row"])),
             seconds=filled.seconds,
             provenance=self.provenance(),

@@ -22,7 +22,7 @@ from coldframe.store.markers import MARKER_FOLDER
 from coldframe.store.plan import Plan
 from coldframe.store.recipe import Recipe, canonical_json
 from coldframe.store.root import ATTRIBUTE, Root, write_plan_record
-from coldframe.store.schema import TokenGeometry
+from coldframe.store.schema import WITH_FRAME_CLS, WITHOUT_CLS, WITHOUT_PATCHES, TokenGeometry
 from coldframe.store.store import Store, open_store
 from coldframe.store.text import path_to_text
 
@@ -83,9 +83,11 @@ def _suits(geometry: TokenGeometry, recipe: Recipe) -> bool:
     tier = recipe.tokens
     one_a_frame = geometry.rows * geometry.cols == 1
     return (
-        geometry.keeps_patches == (tier != "cls")
+        geometry.keeps_patches == (tier not in WITHOUT_PATCHES)
         and (one_a_frame or tier not in ("mean", "cls+mean"))
-        and (tier == "full" or geometry.has_cls == tier.startswith("cls"))
+        and (tier == "full" or geometry.has_cls == (tier in WITHOUT_CLS))
+        and (geometry.has_frame_cls if tier == "frame_cls" else not geometry.has_frame_cls or tier in WITH_FRAME_CLS)
+        and geometry.has_cls >= geometry.has_frame_cls
         and geometry.layers == recipe.layers
     )
 

@@ -27,13 +27,18 @@ MAY_IMPORT = {
 HEAVY = {
     "av": {"serve/container.py", "src/coldframe/motion.py"},
     "nvidia": {"serve/dali_graph.py"},
+    "ml_dtypes": {"export/traced_graph.py"},
     "onnx": {"export/graph.py"},
+    "onnx_ir": {"export/traced_graph.py"},
     "onnxruntime": {"export/onnx_runtime.py"},
     "pyarrow": {"serve/inputs.py", "store/convert.py"},
+    "onnxscript": {"export/traced_graph.py"},
     "sklearn": {"bench/probe.py"},
     "openvino": {"export/openvino_runtime.py"},
     "tensorrt": {"export/tensorrt_library.py"},
     "tensorrt_rtx": {"export/tensorrt_library.py"},
+    "timm": {"export/timm_images.py"},
+    "transformers": {"export/transformers_images.py"},
 }
 
 
@@ -111,7 +116,7 @@ def test_heavy_package_is_imported_in_its_place_only(package: str) -> None:
         ("import coldframe.probes.cli", ["av", "onnxruntime", "pyarrow", "coldframe.serve", "coldframe.export"]),
         ("import coldframe.store.cli", ["av", "onnx", "onnxruntime", "pyarrow", "torch"]),
         ("import coldframe.serve.runtime", ["onnxruntime", "tensorrt", "tensorrt_rtx", "torch"]),
-        ("import coldframe.export", ["av", "onnx", "onnxruntime", "openvino", "zarr"]),
+        ("import coldframe.export", ["av", "onnx", "onnxruntime", "openvino", "timm", "transformers", "zarr"]),
         ("import coldframe.cli", ["torch", "zarr", "numpy"]),
     ],
 )
