@@ -6,8 +6,6 @@ Making one loads the reference, writes it and its graph, measures, and only then
 
 import json
 import os
-import secrets
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -32,6 +30,7 @@ from coldframe.export.licence import RANDOM_WEIGHTS, Licence, read_licence
 from coldframe.export.parity import BUDGETS, PREDICTOR, Encode, parity_clips, patch_over_budget
 from coldframe.export.revision import read_revision
 from coldframe.export.variants import Measured, measure_variants
+from coldframe.workplace import workplace
 
 if TYPE_CHECKING:
     from coldframe.export.encoder import Encoder
@@ -87,15 +86,13 @@ def export_bundle(
     record |= _origin(model, Path(source), weights)
     if os.path.lexists(target):
         return _same_bundle(target, {**record, "precisions": list(chosen)})
-    partial = target.parent / f".{target.name}.partial-{secrets.token_hex(4)}"
     try:
-        partial.mkdir(parents=True)
-        _fill(partial, model, geometry, record, chosen, say)
-        partial.rename(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with workplace(target, prefix=f".{target.name}.partial-") as partial:
+            _fill(partial, model, geometry, record, chosen, say)
+            partial.rename(target)
     except OSError as error:
         raise BundleError(f"{target} could not be written: {error}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return open_bundle(target)
 
 

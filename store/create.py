@@ -1,11 +1,7 @@
 """Creation: a new store with its plan and no tokens yet, made beside its place and renamed into it whole."""
 
-import glob
 import os
-import secrets
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +21,7 @@ from coldframe.store.root import ATTRIBUTE, Root, write_plan_record
 from coldframe.store.schema import WITH_FRAME_CLS, WITHOUT_CLS, WITHOUT_PATCHES, TokenGeometry
 from coldframe.store.store import Store, open_store
 from coldframe.store.text import path_to_text
+from coldframe.workplace import workplace
 
 
 def create_store(
@@ -60,7 +57,7 @@ def create_store(
     planned = plan_arrays(plan)  # checks the columns before anything is written
     with disk_errors("create the store", place):
         place.parent.mkdir(parents=True, exist_ok=True)
-        with _workplace(place) as partial:
+        with workplace(place, prefix=f"{place.name}.partial-") as partial:
             _build(partial, root, planned)
             _check_free(place)
             partial.rename(place)
@@ -105,44 +102,6 @@ def _json_values(encoder: Mapping[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise UsageError(f"The encoder's identity cannot be written as JSON ({error}). Use plain values.") from error
     return dict(encoder)
-
-
-@contextmanager
-def _workplace(place: Path) -> Iterator[Path]:
-    """A new folder beside `place` to build in, locked for as long as its builder lives; dead builders' are removed.
-
-    A lock and not a process number tells the dead from the living: numbers are reused, and other hosts have their own.
-    """
-    import fcntl  # absent on Windows, where stores can still be read
-
-    prefix = f"{place.name}.partial-"
-    with _opened(place.parent) as parent:
-        fcntl.flock(parent, fcntl.LOCK_EX)  # until our own folder is locked, so that nobody takes it for a dead one
-        for entry in place.parent.glob(f"{glob.escape(prefix)}*"):
-            with _opened(entry) as leftover:
-                try:
-                    fcntl.flock(leftover, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    continue
-                shutil.rmtree(entry, ignore_errors=True)
-        partial = place.with_name(f"{prefix}{secrets.token_hex(4)}")
-        partial.mkdir()
-        own = os.open(partial, os.O_RDONLY)
-        fcntl.flock(own, fcntl.LOCK_EX)
-    try:
-        yield partial
-    finally:
-        os.close(own)
-        shutil.rmtree(partial, ignore_errors=True)  # gone already if it was renamed into its place
-
-
-@contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _build(folder: Path, root: Root, planned: list[tuple[ArraySpec, NDArray[Any]]]) -> None:

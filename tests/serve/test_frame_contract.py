@@ -46,7 +46,8 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture(scope="module", params=VARIANTS, ids="/".join)
 def runtime(request: pytest.FixtureRequest, bundle: Bundle) -> Runtime:
-    return open_runtime(bundle, *request.param, threads=1)
+    backend, precision = request.param
+    return open_runtime(bundle, backend, precision, threads=1)
 
 
 def part(tokens: Tokens, index: int) -> Tokens:
