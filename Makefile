@@ -8,7 +8,7 @@ CLIPS := tests/data/pens.mp4
 .venv/.ready: pyproject.toml hatch_build.py constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v <= (3, 13) else f"Coldframe needs Python 3.11 to 3.13, this is {v[0]}.{v[1]}: make PYTHON=python3.12")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,dali,demo,dev,lance,ray,rtx,s3]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[cpu,dali,demo,dev,images,lance,ray,rtx,s3]'
 	touch $@
 
 demo: .venv/.ready

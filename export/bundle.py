@@ -6,8 +6,6 @@ Making one loads the reference, writes it and its graph, measures, and only then
 
 import json
 import os
-import secrets
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -27,10 +25,12 @@ from coldframe.export.bundle_files import (
 )
 from coldframe.export.families import PACKAGED, PREDICTOR_FILE
 from coldframe.export.geometry import Geometry, export_name
+from coldframe.export.image_config import Vector
 from coldframe.export.licence import RANDOM_WEIGHTS, Licence, read_licence
 from coldframe.export.parity import BUDGETS, PREDICTOR, Encode, parity_clips, patch_over_budget
 from coldframe.export.revision import read_revision
 from coldframe.export.variants import Measured, measure_variants
+from coldframe.workplace import workplace
 
 if TYPE_CHECKING:
     from coldframe.export.encoder import Encoder
@@ -51,13 +51,14 @@ def export_bundle(
     image_size: tuple[int, int] | None = None,
     layers: tuple[int, ...] = (),
     weights: str | None = None,
+    frame_vector: Vector | None = None,
     precisions: Sequence[str] = ("fp32",),
     say: Callable[[str], None] = _silent,
 ) -> Bundle:
     """Export an encoder to the bundle `out`.
 
     Args:
-        source, random_init, weights: what `load_encoder` takes.
+        source, random_init, weights, frame_vector: what `load_encoder` takes.
         precisions: arithmetics to offer, `fp32` among them. Each gets a graph of its own and is measured in every
             runtime that is installed and computes in it.
         out: folder to make. If it is this very bundle already, it is verified and left as it is.
@@ -79,21 +80,19 @@ def export_bundle(
     require_text_path(target)
     chosen = check_precisions(precisions)
     say("loading the weights")
-    model = load_encoder(source, random_init=random_init, weights=weights)
+    model = load_encoder(source, random_init=random_init, weights=weights, frame_vector=frame_vector)
     geometry = model.config.geometry(frames=frames, image_size=image_size, layers=layers)
     record = _identity(model, geometry, weights_sha256(model))
     record |= _origin(model, Path(source), weights)
     if os.path.lexists(target):
         return _same_bundle(target, {**record, "precisions": list(chosen)})
-    partial = target.parent / f".{target.name}.partial-{secrets.token_hex(4)}"
     try:
-        partial.mkdir(parents=True)
-        _fill(partial, model, geometry, record, chosen, say)
-        partial.rename(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with workplace(target, prefix=f".{target.name}.partial-") as partial:
+            _fill(partial, model, geometry, record, chosen, say)
+            partial.rename(target)
     except OSError as error:
         raise BundleError(f"{target} could not be written: {error}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return open_bundle(target)
 
 

@@ -97,9 +97,9 @@ def write_folder(
 
 
 def weights_sha256(model: torch.nn.Module) -> str:
-    """sha256 in hexadecimal over name, dtype, shape and bytes of all parameters and buffers, by name."""
+    """sha256 in hexadecimal over name, dtype, shape and bytes of all that a checkpoint of `model` holds, by name."""
     digest = hashlib.sha256()
-    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    tensors = model.state_dict()  # not tables that a model computes when it is built: they may round as machines do
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         shape = ",".join(map(str, tensor.shape))

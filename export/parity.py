@@ -1,11 +1,11 @@
 """Parity: how far an exported graph is from the PyTorch reference, measured on the machine that exports.
 
-Compared: [CLS] and every patch token of a structured clip, and of one that turns to noise half-way, by cosine and by
-largest difference, and so the patch tokens of every further layer; and, within the graph alone, what changes
-between the two: the last step and [CLS] always, steps before the noise exactly where attention is full. The worst
-patch token counts, since a mean hides a wrong corner. Cosine does not see a wrong scale, so the largest difference
-over the largest value has a budget too. Two clips serve both purposes, because a large encoder takes ten seconds
-for each.
+Compared: [CLS] (of the clip, or of every frame where the encoder has one a frame) and every patch token of a
+structured clip, and of one that turns to noise half-way, by cosine and by largest difference, and so the patch tokens
+of every further layer; and, within the graph alone, what changes between the two: the last step and [CLS] always,
+steps before the noise exactly where attention is full. The worst patch token counts, since a mean hides a wrong
+corner. Cosine does not see a wrong scale, so the largest difference over the largest value has a budget too. Two clips
+serve both purposes, because a large encoder takes ten seconds for each.
 
 Not compared: real videos (weights decide numerics more than pixels do), other batch sizes (tests do that),
 speed.
@@ -162,13 +162,13 @@ def _worst(records: list[dict[str, Any]], names: tuple[str, ...]) -> dict[str, A
 def compare(reference: Tokens, candidate: Tokens) -> dict[str, Any]:
     """Measures of one batch against the reference; not finite where either side is not."""
     measures = compare_patch(reference.patch, candidate.patch)
-    if not reference.has_cls:
+    if reference.vectors is None or candidate.vectors is None:
         return {"cls_cosine": None, **measures}
-    largest = max(_largest(reference.cls), _largest(reference.patch))
-    max_abs = max(_largest(reference.cls - candidate.cls), measures["max_abs"])
+    largest = max(_largest(reference.vectors), _largest(reference.patch))
+    max_abs = max(_largest(reference.vectors - candidate.vectors), measures["max_abs"])
     return {
         **measures,
-        "cls_cosine": float(cosine(reference.cls, candidate.cls).min()),
+        "cls_cosine": float(cosine(reference.vectors, candidate.vectors).min()),
         "max_abs": max_abs,
         "relative_max_abs": max_abs / largest if largest > 0 else float("nan"),
     }
@@ -189,11 +189,17 @@ def compare_patch(reference: NDArray[np.float32], candidate: NDArray[np.float32]
 def compare_prefix(whole: Tokens, cut: Tokens, shared: int) -> dict[str, Any]:
     """What changed between two clips that have their first `shared` steps in common, and no later one."""
     change = np.abs(whole.patch - cut.patch)
+    earlier, cls = float(change[:, :shared].max(initial=0.0)), None
+    if whole.has_cls:
+        cls = _largest(whole.cls - cut.cls)
+    elif whole.has_frame_cls:
+        vectors = np.abs(whole.frame_cls - cut.frame_cls)
+        earlier, cls = max(earlier, float(vectors[:, :shared].max(initial=0.0))), float(vectors[:, -1].max())
     return {
         "earlier_frames": shared,
-        "max_abs": float(change[:, :shared].max(initial=0.0)),
+        "max_abs": earlier,
         "last_frame": float(change[:, -1].max()),
-        "cls": _largest(whole.cls - cut.cls) if whole.has_cls else None,
+        "cls": cls,
     }
 
 

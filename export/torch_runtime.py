@@ -61,13 +61,14 @@ class TorchRuntime:
                     narrow_cls, narrow_patch = self._narrow(checked)
                     return Tokens(cls=_owned(narrow_cls), patch=_owned(narrow_patch))
                 pixels = normalise(checked, model.pixel_mean, model.pixel_std)
-                cls, patch, layers = model.tokens(pixels, layers=geometry.layers)
+                cls, patch, layers, frame_cls = model.tokens(pixels, layers=geometry.layers)
         finally:
             torch.set_num_threads(before)
         return Tokens(
             cls=None if cls is None else _owned(cls),
             patch=_owned(patch),
             layers={layer: _owned(values) for layer, values in layers.items()},
+            frame_cls=None if frame_cls is None else _owned(frame_cls),
         )
 
     def provenance(self) -> dict[str, str]:

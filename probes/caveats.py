@@ -67,5 +67,5 @@ def _of_rows(report: LinearReport) -> Iterator[str]:
             f"{selection.failed} failed and {selection.absent} absent rows are not used: if they are not "
             "missing at random, the numbers are biased."
         )
-    if report.features == "cls" and selection.padded:
+    if report.features == "cls" and report.clip_cls == "token" and selection.padded:
         yield f"{selection.padded} rows are padded: their [CLS] has seen repeated frames."

@@ -51,18 +51,20 @@ def read_features(
     Args:
         store: where the tokens are.
         rows: (n,) rows with status ok, n >= 1.
-        kind: `cls` is the stored [CLS] token. `mean` is the mean of the patch tokens of real frames; frames
-            that only repeat the last real one (`n_real`) do not enter. A token that spans several frames
-            enters if its first frame is real. `baseline_colour` and `baseline_motion` are no tokens: what colour
-            and motion of the same frames say without any encoder.
+        kind: `cls` is the stored [CLS] token; for a per-frame encoder, the mean of the vectors of real frames. `mean`
+            is the mean of the patch tokens of real frames; frames that only repeat the last real one (`n_real`) do not
+            enter. A token that spans several frames enters if its first frame is real. `baseline_colour` and
+            `baseline_motion` are no tokens: what colour and motion of the same frames say without any encoder.
         on_rows: called with the number of rows after each read.
 
     Raises:
         UsageError: the store does not keep what `kind` needs.
         StoreError: a row that is marked ok holds inf or nan, or no real frame.
     """
-    if kind == "mean" and store.recipe.tokens == "cls":
-        raise UsageError("features 'mean' need patch tokens; this store keeps 'cls' only. Use features 'cls'.")
+    if kind == "mean" and not store.geometry.keeps_patches:
+        raise UsageError(
+            f"features 'mean' need patch tokens; this store keeps {store.recipe.tokens!r} only. Use features 'cls'."
+        )
     if kind == "cls" and not store.geometry.has_cls:
         raise UsageError(
             f"features 'cls' need a [CLS] token; this store keeps {store.recipe.tokens!r} without one. "

@@ -5,14 +5,14 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import InputNotFound, UsageError
 from coldframe.probes.features import TokenStore
-from coldframe.probes.token_view import ShardedStore
+from coldframe.probes.token_view import FrameStore, ShardedStore
 from coldframe.store.recipe import Recipe
 from coldframe.store.schema import TokenGeometry
 from coldframe.store.text import path_to_text
@@ -76,6 +76,9 @@ class LabelledStore:
         self, rows: NDArray[np.int64], *, layer: int | None = None, dtype: type[np.floating[Any]] = np.float32
     ) -> NDArray[Any]:
         return self.store.patch(rows, layer=layer, dtype=dtype)
+
+    def frame_cls(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        return cast(FrameStore, self.store).frame_cls(rows)
 
     def baseline(self, name: str, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         return self.store.baseline(name, rows)

@@ -80,6 +80,7 @@ class LinearReport:
         encoder: name of the encoder in the recipe.
         untrained, licence: of the encoder's weights; None where the store does not say.
         control: frame order of the store; anything but `none` is a negative control.
+        clip_cls: what `cls` of a clip is in this store (`Recipe.clip_cls`).
         recipe_id, label, groups, features: what was asked for, and of which recipe.
         selection: rows that were used and why others were not.
         results: one a seed, or one a fold.
@@ -93,6 +94,7 @@ class LinearReport:
     untrained: bool | None
     licence: str | None
     control: str
+    clip_cls: str
     recipe_id: str
     label: str
     groups: tuple[str, ...]
@@ -158,6 +160,7 @@ def linear_probe(
         untrained=store.encoder.get("untrained"),
         licence=store.encoder.get("licence"),
         control=store.recipe.control,
+        clip_cls=store.recipe.clip_cls,
         recipe_id=store.recipe_id,
         label=label,
         groups=groups if split is None else split.by,

@@ -10,13 +10,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import StoreError, UsageError
-from coldframe.probes.token_view import ShardedStore, TokenBatch, TokenView, held_dtype, token_mask
+from coldframe.probes.token_view import FrameStore, ShardedStore, TokenBatch, TokenView, held_dtype, token_mask
 
 DEFAULT_MEMORY_BYTES = 4 << 30
 _READ_BYTES = 8 << 20  # one read; a row of this size or more is read alone
@@ -175,10 +175,16 @@ class TokenLoader:
         while pool:
             yield self._assemble(_draw(pool, min(self.batch_rows, len(pool)), rng))
 
+    def _maps(self, rows: NDArray[np.int64], layer: int | None) -> NDArray[Any]:
+        held = held_dtype(self.store)
+        if layer is None and not self.store.geometry.keeps_patches:
+            return cast(FrameStore, self.store).frame_cls(rows).astype(held)
+        return self.store.patch(rows, layer=layer, dtype=held)
+
     def _read(self, rows: NDArray[np.int64]) -> list["_Row"]:
         blocks = []
         for layer in (*self.view.layers, None):
-            patch = self.store.patch(rows, layer=layer, dtype=held_dtype(self.store))
+            patch = self._maps(rows, layer)
             blocks.append(patch.reshape(len(rows), -1, patch.shape[-1]))
         cls = self.store.cls(rows).astype(held_dtype(self.store)) if self.view.cls else None
         made = []

@@ -160,7 +160,7 @@ def _near_duplicates(
 
 def frame_reader(store: TokenStore, rows: NDArray[np.int64]) -> Frames | None:
     """Mean patch token of each frame of the window at a position of `rows`; None for a store without patches."""
-    if store.recipe.tokens == "cls":
+    if not store.geometry.keeps_patches:
         return None
     return lambda position: store.patch(rows[[position]])[0].mean(axis=(1, 2), dtype=np.float64).astype(np.float32)
 

@@ -25,9 +25,15 @@ class ShardedStore(TokenStore, Protocol):
     ) -> NDArray[Any]: ...
 
 
+class FrameStore(Protocol):
+    """A store that keeps one vector a frame."""
+
+    def frame_cls(self, rows: NDArray[np.int64]) -> NDArray[np.float32]: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class TokenView:
-    """Which tokens of a row a head reads.
+    """Which tokens of a row a head reads: its patch tokens, or one vector a frame where a store keeps that alone.
 
     Attributes:
         cls: whether [CLS] comes first.
@@ -48,7 +54,7 @@ class TokenView:
             UsageError: no patch tokens, no [CLS], or a layer that is not there.
         """
         geometry = store.geometry
-        if not geometry.time * geometry.rows * geometry.cols:
+        if not geometry.keeps_patches and not geometry.has_frame_cls:
             raise UsageError(
                 f"an attentive probe needs patch tokens; this store's token tier is {store.recipe.tokens!r}. "
                 "Extract with the tier full, cls+grid7 or cls+mean, or fit a linear probe."
@@ -67,7 +73,7 @@ class TokenView:
     def time_of_tokens(self, store: TokenStore) -> NDArray[np.int64]:
         """(L,) time step of each token, -1 for [CLS]."""
         geometry = store.geometry
-        steps = np.repeat(np.arange(geometry.time), geometry.rows * geometry.cols)
+        steps = np.repeat(np.arange(geometry.time), geometry.rows * geometry.cols if geometry.keeps_patches else 1)
         return np.concatenate([[-1], steps]) if self.cls else steps
 
     def row_bytes(self, store: TokenStore) -> int:

@@ -98,8 +98,10 @@ def _check(store: Store, runtime: Runtime, row: int, clip: NDArray[np.uint8] | V
     digest = store.video_column("sha256")[store.column("video")[row]]
     window = window_name(digest, store.column("frame_index")[row])
     order = frame_order(store.recipe.control, int(store.column("n_real")[row]), len(clip), window)
-    kept, dim = keep_tier(runtime(clip[order][None]), store.recipe.tokens), store.geometry.dim
+    n_real = store.column("n_real")[[row]]
+    kept, dim = keep_tier(runtime(clip[order][None]), store.recipe.tokens, n_real), store.geometry.dim
     cls = [] if kept.cls is None else [(store.cls([row]), kept.cls)]
+    cls += [] if kept.frame_cls is None else [(store.frame_cls([row]), kept.frame_cls)]
     patch = [] if kept.patch is None else [(store.patch([row]), kept.patch)]
     patch += [(store.patch([row], layer=layer), kept.layers[layer]) for layer in store.recipe.layers]
     budget = BUDGETS[store.recipe.precision]

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 
 from coldframe.errors import UsageError
 from coldframe.export import Bundle
+from coldframe.export.image_config import ImageEncoderConfig
 from coldframe.serve.baselines import COLOUR_BINS, motion_values, require_baselines
 from coldframe.serve.cores import share_cores
 from coldframe.serve.destination import grown, made, open_part, require_local, require_store_path
@@ -38,7 +39,7 @@ from coldframe.store.files import place_of
 from coldframe.store.plan import Plan
 from coldframe.store.recipe import Baselines, Control, Recipe, Sampling
 from coldframe.store.root import is_taken
-from coldframe.store.schema import Reason, StorageDtype, TokenGeometry, Tokens
+from coldframe.store.schema import WITHOUT_PATCHES, Reason, StorageDtype, TokenGeometry, Tokens
 
 # a display for one stage: called with a label and a length, its context yields a function that advances it
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], object]]]
@@ -115,26 +116,32 @@ def make_recipe(
         image_size=bundle.image_size,
         resize="short_side" if isinstance(bundle.image_size, int) else "cover",
         precision=precision,
-        layers=() if tokens == "cls" else bundle.geometry.layers,
+        layers=() if tokens in WITHOUT_PATCHES else bundle.geometry.layers,
         tokens=tokens,
         dtype=dtype,
         control=control,
         baselines=baselines,
+        clip_cls="frame_mean" if bundle.geometry.has_frame_cls else "token",
     )
 
 
 def token_geometry(bundle: Bundle, tokens: Tokens) -> TokenGeometry:
     """Shape of one row's tokens for `bundle` at tier `tokens`."""
     shape = bundle.geometry
-    kept = TokenGeometry.for_tier(
-        tokens,
-        dim=shape.dim,
-        time=shape.times,
-        rows=shape.rows,
-        cols=shape.cols,
-        has_cls=shape.has_cls,
-        layers=shape.layers,
-    )
+    try:
+        kept = TokenGeometry.for_tier(
+            tokens,
+            dim=shape.dim,
+            time=shape.times,
+            rows=shape.rows,
+            cols=shape.cols,
+            has_cls=shape.has_cls or shape.has_frame_cls,
+            layers=shape.layers,
+            has_frame_cls=shape.has_frame_cls,
+        )
+    except UsageError as error:
+        hint = bundle.config.other_vector if isinstance(bundle.config, ImageEncoderConfig) else ""
+        raise UsageError(f"{error}{hint}") from error
     if tokens in ("cls+grid7", "grid7"):
         require_even_grid(shape.rows, shape.cols, tokens)
     return kept

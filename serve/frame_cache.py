@@ -2,20 +2,26 @@
 
 from collections import OrderedDict
 from hashlib import blake2b
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coldframe.export.pixels import Clips
-from coldframe.export.tokens import Tokens
+from coldframe.export.tokens import Floats, Tokens
 from coldframe.serve.runtime import Runtime
 
-FrameTokens = NDArray[np.float32]
 KEPT_FRAMES = 256
 
 
+class FrameTokens(NamedTuple):
+    """Tokens of one frame: `patch` (h, w, D), and `cls` (D,) where the encoder has one vector a frame."""
+
+    patch: Floats
+    cls: Floats | None
+
+
 class FrameCache:
-    """A runtime of a per-frame encoder without [CLS] that remembers the last frames by their pixels.
+    """A runtime of a per-frame encoder that remembers the last frames by their pixels.
 
     Frames are told apart by a digest of their bytes, so an answer can never belong to another picture. New frames
     are packed into whole clips, because that is what a graph takes; what fills up the last clip is thrown away.
@@ -53,13 +59,22 @@ class FrameCache:
             found = self._encode(pictures[list(new.values())], frames)
             tokens |= dict(zip(new, found, strict=True))
         self._remember(tokens, keys)
-        return Tokens(patch=np.stack([tokens[key] for key in keys]).reshape(batch, frames, *tokens[keys[0]].shape))
+        every = [tokens[key] for key in keys]
+        vectors = [one.cls for one in every if one.cls is not None]
+        return Tokens(
+            patch=np.stack([one.patch for one in every]).reshape(batch, frames, *every[0].patch.shape),
+            frame_cls=np.stack(vectors).reshape(batch, frames, -1) if vectors else None,
+        )
 
     def _encode(self, pictures: Clips, frames: int) -> list[FrameTokens]:
         self.encoded += len(pictures)
         filled = np.concatenate((pictures, np.repeat(pictures[-1:], -len(pictures) % frames, axis=0)))
-        patch = self._runtime(filled.reshape(-1, frames, *pictures.shape[1:])).patch
-        return [values.copy() for values in patch.reshape(-1, *patch.shape[2:])[: len(pictures)]]
+        tokens = self._runtime(filled.reshape(-1, frames, *pictures.shape[1:]))
+        patch = tokens.patch.reshape(-1, *tokens.patch.shape[2:])[: len(pictures)]
+        if not tokens.has_frame_cls:
+            return [FrameTokens(values.copy(), None) for values in patch]
+        vectors = tokens.frame_cls.reshape(-1, tokens.frame_cls.shape[-1])
+        return [FrameTokens(values.copy(), vectors[place].copy()) for place, values in enumerate(patch)]
 
     def _remember(self, tokens: dict[bytes, FrameTokens], keys: list[bytes]) -> None:
         for key in keys:

@@ -88,7 +88,7 @@ def _require_parity(bundle: Bundle, key: str, precision: str) -> None:
             f"{bundle.path} has no parity record for {key}, so it is not run. Export it again where {key} runs."
         )
     try:
-        if bundle.geometry.has_cls and record["cls_cosine"] is None:
+        if (bundle.geometry.has_cls or bundle.geometry.has_frame_cls) and record["cls_cosine"] is None:
             raise TypeError("cls_cosine is null, but the encoder has a [CLS]")
         misses = over_budget(record, precision)
     except (KeyError, TypeError) as error:

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import UsageError
 from coldframe.export import Tokens
+from coldframe.store.schema import WITH_FRAME_CLS, WITHOUT_CLS, WITHOUT_PATCHES, layer_array
 from coldframe.store.schema import Tokens as Tier
 
 Floats = NDArray[np.float32]
@@ -21,29 +23,58 @@ class Kept:
         cls: (B, dim) float32, or None where the tier or the encoder has none.
         patch: (B, time, rows, cols, dim) float32, or None for the tier `cls`.
         layers: the same of each further block that the encoder gives.
+        frame_cls: (B, time, dim) float32, or None where the tier or the encoder has none.
     """
 
     cls: Floats | None
     patch: Floats | None
     layers: Mapping[int, Floats] = field(default_factory=dict)
+    frame_cls: Floats | None = None
+
+    @property
+    def arrays(self) -> dict[str, Floats | None]:
+        """By the name that a store gives them."""
+        layers = {layer_array(layer): patch for layer, patch in self.layers.items()}
+        return {"cls": self.cls, "frame_cls": self.frame_cls, "patch": self.patch, **layers}
 
 
-def keep_tier(tokens: Tokens, tier: Tier) -> Kept:
+RealFrames = NDArray[np.integer[Any]]
+
+
+def keep_tier(tokens: Tokens, tier: Tier, n_real: RealFrames | None = None) -> Kept:
     """Reduce tokens to what `tier` stores.
 
+    Args:
+        tokens: of a batch of B clips.
+        tier: which.
+        n_real: (B,) real frames of each clip; must be given where the encoder has one vector a frame.
+
     `cls+mean` and `mean` have one mean token a frame (rows = cols = 1), `cls+grid7` and `grid7` the mean of each
-    2 x 2 block of the patch grid, `full` the whole grid. Means are taken in float32.
+    2 x 2 block of the patch grid, `full` the whole grid. Means are taken in float32. An encoder that gives one vector a
+    frame has as `cls` their mean over the real frames, and `frame_cls` in every tier that keeps more than `cls`.
 
     Raises:
         UsageError: the patch grid has an odd side and cannot be pooled 2 x 2.
     """
-    if tier == "cls":
-        return Kept(cls=tokens.cls, patch=None)
+    cls = _clip_cls(tokens, n_real) if tier == "full" or tier in WITHOUT_CLS else None
+    frame_cls = tokens.frame_cls if tokens.has_frame_cls and tier in WITH_FRAME_CLS else None
+    if tier in WITHOUT_PATCHES:
+        return Kept(cls=cls, patch=None, frame_cls=frame_cls)
     return Kept(
-        cls=tokens.cls if tokens.has_cls and tier not in ("mean", "grid7") else None,
+        cls=cls,
         patch=_pool(tokens.patch, tier),
         layers={layer: _pool(patch, tier) for layer, patch in tokens.layers.items()},
+        frame_cls=frame_cls,
     )
+
+
+def _clip_cls(tokens: Tokens, n_real: RealFrames | None) -> Floats | None:
+    """(B, dim) one vector a clip, or None where the encoder has none; repeats that pad a clip do not count."""
+    if not tokens.has_frame_cls:
+        return tokens.cls if tokens.has_cls else None
+    assert n_real is not None, "a mean over frames needs to know which of them are real"
+    clips = zip(tokens.frame_cls, n_real.tolist(), strict=True)
+    return np.stack([frames[:real].mean(axis=0, dtype=np.float32) for frames, real in clips])
 
 
 def _pool(patch: Floats, tier: Tier) -> Floats:

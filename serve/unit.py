@@ -216,12 +216,11 @@ class UnitRunner:
         self._guard.succeeded()
         started = time.perf_counter()
         tokens = self.runtime(np.stack([clip for _, clip in clips]))
-        kept = keep_tier(tokens, self.store.recipe.tokens)
-        at = np.array([row for row, _ in clips]) - filled.rows.start
-        named = {"cls": kept.cls, "patch": kept.patch}
-        named |= {layer_array(layer): patch for layer, patch in kept.layers.items()}
+        rows = np.array([row for row, _ in clips])
+        named = keep_tier(tokens, self.store.recipe.tokens, self._n_real[rows]).arrays
         if self.store.recipe.baselines != "none":
-            named |= clip_baselines([clip for _, clip in clips], [int(self._n_real[row]) for row, _ in clips])
+            named |= clip_baselines([clip for _, clip in clips], self._n_real[rows].tolist())
+        at = rows - filled.rows.start
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name when it is written
             for name, values in filled.tokens.items():
                 values[at] = named[name]
@@ -253,6 +252,7 @@ class UnitRunner:
             patch=filled.tokens.get("patch"),
             layers={layer: filled.tokens[layer_array(layer)] for layer in self.store.geometry.layers},
             baselines={name: filled.tokens[name] for name in BASELINE_ARRAYS if name in filled.tokens},
+            frame_cls=filled.tokens.get("frame_cls"),
             failures=sorted(filled.failures, key=lambda failure: int(failure["row"])),
             seconds={"decode": end.decode_seconds, "encode": filled.encode_seconds},
             provenance={"coldframe": coldframe.__version__, **end.provenance, **self.runtime.provenance()},

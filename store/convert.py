@@ -55,7 +55,8 @@ def convert(
         store: any store; an incomplete one gives what it has.
         target: `npy`, one float32 array (clips, dim) a video and `index.csv`, for tools that work on whole videos, so
             only videos whose rows are all ok; `parquet`, one row a clip with its [CLS] vector; `lance`, the same as a
-            Lance dataset; `webdataset`, tar files with `.cls.npy`, `.patch.npy` and `.json` members a clip.
+            Lance dataset; `webdataset`, tar files with `.cls.npy`, `.patch.npy` and `.json` members a clip, and
+            `.frame_cls.npy` (time, dim) where the store keeps one vector a frame.
         out: folder to make.
         patches: also write patch tokens, in the stored type; `webdataset` only.
         on_rows: called with the number of rows just written.
@@ -82,7 +83,7 @@ def _check(store: Store, target: Target, out: Path, patches: bool) -> None:
         raise UsageError(f"{path_to_text(out)} exists. Name a new folder.")
     if patches and target != "webdataset":
         raise UsageError(f"Patch tokens do not fit into {target}. Use --to webdataset.")
-    if patches and not store.geometry.time:
+    if patches and not store.geometry.keeps_patches:
         raise UsageError(f"{store.name} has no patch tokens (tokens: {store.recipe.tokens}).")
     if not len(store.ok_rows()):
         raise UsageError(f"{store.name} has no row that is ok.")
@@ -205,13 +206,17 @@ def _to_lance(store: Store, out: Path, advance: Callable[[int], object]) -> Conv
 
 def _to_webdataset(store: Store, out: Path, patches: bool, advance: Callable[[int], object]) -> Converted:
     rows, facts = store.ok_rows(), _Facts(store)
-    row_bytes = store.geometry.row_bytes(store.recipe.dtype) if patches else 4 * store.geometry.dim
+    geometry = store.geometry
+    vectors = 1 + geometry.time * geometry.has_frame_cls
+    row_bytes = geometry.row_bytes(store.recipe.dtype) if patches else 4 * geometry.dim * vectors
     rows_a_shard = max(1, SHARD_BYTES // row_bytes)
     shards = 0
     for start in range(0, len(rows), rows_a_shard):
         with tarfile.open(out / f"clips-{shards:06d}.tar", "w") as tar:
             for row in rows[start : start + rows_a_shard].tolist():
                 _add(tar, f"{row:09d}.cls.npy", _npy(store.cls([row])[0]))
+                if geometry.has_frame_cls:
+                    _add(tar, f"{row:09d}.frame_cls.npy", _npy(store.frame_cls([row])[0]))
                 if patches:
                     _add(tar, f"{row:09d}.patch.npy", _npy(store.patch([row])[0].astype(store.recipe.dtype)))
                 _add(tar, f"{row:09d}.json", json.dumps(facts.of(row), sort_keys=True).encode())

@@ -1,11 +1,7 @@
 """Creation: a new store with its plan and no tokens yet, made beside its place and renamed into it whole."""
 
-import glob
 import os
-import secrets
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +20,10 @@ from coldframe.store.plan import Plan
 from coldframe.store.put_store import put_store
 from coldframe.store.recipe import Recipe, canonical_json
 from coldframe.store.root import ATTRIBUTE, ROOT_FILE, Root, is_taken, write_plan_record
-from coldframe.store.schema import TokenGeometry
+from coldframe.store.schema import WITH_FRAME_CLS, WITHOUT_CLS, WITHOUT_PATCHES, TokenGeometry
 from coldframe.store.store import Store, open_store
 from coldframe.store.text import path_to_text
+from coldframe.workplace import workplace
 
 
 def create_store(
@@ -65,7 +62,7 @@ def create_store(
         return open_store(place, writable=True)
     with disk_errors("create the store", place):
         place.parent.mkdir(parents=True, exist_ok=True)
-        with workplace(place) as partial:
+        with workplace(place, prefix=f"{place.name}.partial-") as partial:
             build(partial, root, planned)
             _check_free(place)
             partial.rename(place)
@@ -88,9 +85,11 @@ def _suits(geometry: TokenGeometry, recipe: Recipe) -> bool:
     tier = recipe.tokens
     one_a_frame = geometry.rows * geometry.cols == 1
     return (
-        geometry.keeps_patches == (tier != "cls")
+        geometry.keeps_patches == (tier not in WITHOUT_PATCHES)
         and (one_a_frame or tier not in ("mean", "cls+mean"))
-        and (tier == "full" or geometry.has_cls == tier.startswith("cls"))
+        and (tier == "full" or geometry.has_cls == (tier in WITHOUT_CLS))
+        and (geometry.has_frame_cls if tier == "frame_cls" else not geometry.has_frame_cls or tier in WITH_FRAME_CLS)
+        and geometry.has_cls >= geometry.has_frame_cls
         and geometry.layers == recipe.layers
         and (geometry.baseline_colour > 0) == (geometry.baseline_motion > 0) == (recipe.baselines != "none")
     )
@@ -109,44 +108,6 @@ def _json_values(encoder: Mapping[str, Any]) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise UsageError(f"The encoder's identity cannot be written as JSON ({error}). Use plain values.") from error
     return dict(encoder)
-
-
-@contextmanager
-def workplace(place: Path) -> Iterator[Path]:
-    """A new folder beside `place` to build in, locked for as long as its builder lives; dead builders' are removed.
-
-    A lock and not a process number tells the dead from the living: numbers are reused, and other hosts have their own.
-    """
-    import fcntl  # absent on Windows, where stores can still be read
-
-    prefix = f"{place.name}.partial-"
-    with _opened(place.parent) as parent:
-        fcntl.flock(parent, fcntl.LOCK_EX)  # until our own folder is locked, so that nobody takes it for a dead one
-        for entry in place.parent.glob(f"{glob.escape(prefix)}*"):
-            with _opened(entry) as leftover:
-                try:
-                    fcntl.flock(leftover, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    continue
-                shutil.rmtree(entry, ignore_errors=True)
-        partial = place.with_name(f"{prefix}{secrets.token_hex(4)}")
-        partial.mkdir()
-        own = os.open(partial, os.O_RDONLY)
-        fcntl.flock(own, fcntl.LOCK_EX)
-    try:
-        yield partial
-    finally:
-        os.close(own)
-        shutil.rmtree(partial, ignore_errors=True)  # gone already if it was renamed into its place
-
-
-@contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def build(folder: Path, root: Root, planned: list[tuple[ArraySpec, NDArray[Any]]]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from coldframe.errors import StoreError, UsageError
-from coldframe.store.create import build, workplace
+from coldframe.store.create import build
 from coldframe.store.files import disk_errors, fsync_path, place_of
 from coldframe.store.layout import plan_arrays
 from coldframe.store.markers import LEDGER_FILE, MARKER_FOLDER, SUMMARY_FILE
@@ -21,6 +21,7 @@ from coldframe.store.planned import read_plan
 from coldframe.store.root import PLAN_RECORD_KEY, EarlierPlan, growth_folder, read_root
 from coldframe.store.store import Store, open_store
 from coldframe.store.text import path_to_text
+from coldframe.workplace import workplace
 
 
 def grow_store(store: Store, plan: Plan) -> Store:
@@ -51,7 +52,7 @@ def grow_store(store: Store, plan: Plan) -> Store:
     )
     planned = plan_arrays(plan)
     with disk_errors("grow", store.path):
-        with workplace(store.path) as partial:
+        with workplace(store.path, prefix=f"{store.path.name}.partial-") as partial:
             build(partial, root, planned)
             _unseal(store.path)
             partial.rename(growth_folder(store.path))

@@ -109,14 +109,14 @@ def unit_rows(rows: int, row_bytes: int) -> int:
 
 def rows_per_unit(rows: int, geometry: TokenGeometry, dtype: StorageDtype) -> int:
     """`unit_rows` for the largest array of this token geometry."""
-    tokens = max(1, geometry.time * geometry.rows * geometry.cols)
+    tokens = max(1, geometry.has_frame_cls * geometry.time, geometry.time * geometry.rows * geometry.cols)
     largest = max(tokens * geometry.dim * np.dtype(dtype).itemsize, 2 * geometry.baseline_motion)
     return unit_rows(rows, largest)
 
 
 def unit_arrays(rows: int, per_unit: int, geometry: TokenGeometry, dtype: StorageDtype) -> dict[str, ArraySpec]:
-    """Arrays that units write, by name: `patch` and `patch_l<i>` (where the tier keeps patches), `cls` (where
-    the encoder has one), baselines (where they are kept), `status`, `reason`.
+    """Arrays that units write, by name: `patch` and `patch_l<i>` (where the tier keeps patches), `frame_cls` (where
+    the encoder has one a frame), `cls` (where it has one), baselines (where they are kept), `status`, `reason`.
 
     Inner chunks hold 1 row where that row takes at least `WHOLE_CHUNK_BYTES`, else 16 rows: one clip of the
     `full` tier is read alone, while short vectors are not cut into crumbs. `status` and `reason`
@@ -126,6 +126,8 @@ def unit_arrays(rows: int, per_unit: int, geometry: TokenGeometry, dtype: Storag
     shape = (geometry.time, geometry.rows, geometry.cols, geometry.dim)
     for name in geometry.patch_arrays:
         arrays.append(_tokens(name, ("time", "row", "col", "dim"), (rows, *shape), per_unit, dtype))
+    if geometry.has_frame_cls:
+        arrays.append(_tokens("frame_cls", ("time", "dim"), (rows, geometry.time, geometry.dim), per_unit, dtype))
     if geometry.has_cls:
         arrays.append(_tokens("cls", ("dim",), (rows, geometry.dim), per_unit, dtype))
     for name, axis in BASELINE_ARRAYS.items():

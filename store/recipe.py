@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self, get_args
 
 from coldframe.errors import RecipeMismatch, UsageError
-from coldframe.store.schema import TOKEN_TIERS, StorageDtype, Tokens
+from coldframe.store.schema import TOKEN_TIERS, WITHOUT_PATCHES, StorageDtype, Tokens
 
 Sampling = Literal["grid", "stride"]
 ImageSize = int | tuple[int, int]
@@ -20,6 +20,7 @@ def height_width(size: ImageSize) -> tuple[int, int]:
 
 MIN_FPS, MAX_FPS = 0.001, 240.0
 MAX_HOP_FRAMES = 1_000_000  # far more than any video has; keeps row positions within 64 bits
+ClipCls = Literal["token", "frame_mean"]
 Control = Literal["none", "static", "reversed", "shuffled"]
 CONTROLS: tuple[Control, ...] = get_args(Control)
 Baselines = Literal["none", "colour+motion"]
@@ -52,6 +53,8 @@ class Recipe:
         dtype: storage type of the tokens.
         control: order of a clip's frames; `none` is theirs, all others make a negative control.
         baselines: colour and motion of the same frames, kept beside the tokens; says nothing about the tokens.
+        clip_cls: what `cls` of a clip is: a `token` of the encoder, or, for encoders that have one vector a frame, the
+            `frame_mean`, the mean of those of its real frames.
     """
 
     encoder: str
@@ -73,6 +76,7 @@ class Recipe:
     dtype: StorageDtype = "float16"
     control: Control = "none"
     baselines: Baselines = "none"
+    clip_cls: ClipCls = "token"
 
     def __post_init__(self) -> None:
         if not MIN_FPS <= self.fps <= MAX_FPS:
@@ -89,12 +93,16 @@ class Recipe:
             raise UsageError(f"dtype is {self.dtype!r}; allowed are 'float16' and 'float32'.")
         if min(height_width(self.image_size)) < 1:
             raise UsageError(f"image_size is {self.image_size!r}; allowed are whole numbers of pixels from 1.")
-        if self.layers and self.tokens == "cls":
-            raise UsageError(f"layers is {self.layers}, but the token tier 'cls' keeps no patch tokens of any layer.")
+        if self.layers and self.tokens in WITHOUT_PATCHES:
+            raise UsageError(
+                f"layers is {self.layers}, but the token tier {self.tokens!r} keeps no patch tokens of any layer."
+            )
         if self.control not in CONTROLS:
             raise UsageError(f"control is {self.control!r}; allowed are {', '.join(CONTROLS)}.")
         if self.baselines not in BASELINES:
             raise UsageError(f"baselines is {self.baselines!r}; allowed are {', '.join(BASELINES)}.")
+        if self.clip_cls not in get_args(ClipCls):
+            raise UsageError(f"clip_cls is {self.clip_cls!r}; allowed are {', '.join(get_args(ClipCls))}.")
 
     @property
     def recipe_id(self) -> str:
@@ -102,11 +110,13 @@ class Recipe:
         return hashlib.sha256(canonical_json(self.to_dict()).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values. `baselines` is left out where there are none, as in recipes from before there were any."""
+        """JSON values, without `baselines` and `clip_cls` where they are `none` and `token`, as in older recipes."""
         pairs = asdict(self).items()
         fields = {key: list(value) if isinstance(value, tuple) else value for key, value in pairs}
         if self.baselines == "none":
             del fields["baselines"]
+        if self.clip_cls == "token":
+            del fields["clip_cls"]
         return fields
 
     @classmethod

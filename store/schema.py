@@ -9,12 +9,15 @@ from coldframe.errors import UsageError
 
 FORMAT_VERSION = 1
 
-Tokens = Literal["cls", "cls+mean", "cls+grid7", "full", "mean", "grid7"]
+Tokens = Literal["cls", "cls+mean", "cls+grid7", "full", "mean", "grid7", "frame_cls"]
 TOKEN_TIERS: tuple[Tokens, ...] = get_args(Tokens)
 StorageDtype = Literal["float16", "float32"]
 
 # what an encoder without [CLS] can give where a tier asks for one
-WITHOUT_CLS: dict[Tokens, Tokens] = {"cls": "mean", "cls+mean": "mean", "cls+grid7": "grid7"}
+WITHOUT_CLS: dict[Tokens, Tokens] = {"cls": "mean", "cls+mean": "mean", "cls+grid7": "grid7", "frame_cls": "mean"}
+WITHOUT_PATCHES: tuple[Tokens, ...] = ("cls", "frame_cls")
+# tiers that keep one vector a frame where the encoder has it
+WITH_FRAME_CLS: tuple[Tokens, ...] = ("frame_cls", "cls+mean", "cls+grid7", "full")
 
 
 # arrays of the baselines, by the field of the geometry that says how long a row's vector is
@@ -82,6 +85,7 @@ class TokenGeometry:
         has_cls: whether a row has a [CLS] vector.
         layers: blocks, counted from 0, whose patch tokens are kept beside `patch`, in the same shape.
         baseline_colour, baseline_motion: length of a row's baselines; 0 where none are kept.
+        has_frame_cls: whether a row has one vector a frame, `(time, dim)`.
     """
 
     dim: int
@@ -92,6 +96,7 @@ class TokenGeometry:
     layers: tuple[int, ...] = ()
     baseline_colour: int = 0
     baseline_motion: int = 0
+    has_frame_cls: bool = False
 
     @classmethod
     def for_tier(
@@ -104,37 +109,53 @@ class TokenGeometry:
         cols: int,
         has_cls: bool = True,
         layers: tuple[int, ...] = (),
+        has_frame_cls: bool = False,
     ) -> Self:
         """What `tokens` keeps of an encoder whose patch tokens are `(time, rows, cols, dim)`.
 
         Args:
-            has_cls: whether the encoder has a [CLS] token.
-            layers: blocks whose patch tokens the encoder gives as well; the tier `cls` keeps none.
+            has_cls: whether the encoder has a [CLS] token, or one a frame.
+            layers: blocks whose patch tokens the encoder gives as well; the tiers without patches keep none.
+            has_frame_cls: whether the encoder has one [CLS], or pooled vector, a frame.
 
         Raises:
-            UsageError: a tier with [CLS] of an encoder that has none.
+            UsageError: a tier with [CLS] of an encoder that has none, or one a frame of an encoder without.
         """
         if not has_cls and tokens in WITHOUT_CLS:
             raise UsageError(
                 f"tokens is {tokens!r}, but this encoder has no [CLS] token, and no other token is one. "
                 f"Use {WITHOUT_CLS[tokens]!r}; allowed are 'mean', 'grid7' and 'full'."
             )
+        if tokens == "frame_cls" and not has_frame_cls:
+            raise UsageError(
+                "tokens is 'frame_cls', but this encoder has one [CLS] a clip, and none a frame. Use 'cls'."
+            )
         if tokens == "cls":
             return cls(dim=dim, time=0, rows=0, cols=0)
+        if tokens == "frame_cls":
+            return cls(dim=dim, time=time, rows=0, cols=0, has_frame_cls=True)
         if tokens in ("cls+mean", "mean"):
             rows = cols = 1
         elif tokens in ("cls+grid7", "grid7"):
             rows, cols = rows // 2, cols // 2
         kept_cls = has_cls and tokens not in ("mean", "grid7")
-        return cls(dim=dim, time=time, rows=rows, cols=cols, has_cls=kept_cls, layers=layers)
+        return cls(
+            dim=dim,
+            time=time,
+            rows=rows,
+            cols=cols,
+            has_cls=kept_cls,
+            layers=layers,
+            has_frame_cls=has_frame_cls and tokens in WITH_FRAME_CLS,
+        )
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
         return cls(**{**fields, "layers": tuple(fields.get("layers", ()))})
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values. Baselines are left out where there are none, as in stores from before there were any."""
-        absent = [name for name in BASELINE_ARRAYS if not getattr(self, name)]
+        """JSON values. Baselines and `has_frame_cls` are left out where there are none, as in older stores."""
+        absent = [name for name in (*BASELINE_ARRAYS, "has_frame_cls") if not getattr(self, name)]
         fields = {**asdict(self), "layers": list(self.layers)}
         return {name: value for name, value in fields.items() if name not in absent}
 
@@ -151,4 +172,5 @@ class TokenGeometry:
         """Bytes that one row's tokens and baselines take, before any overhead."""
         width = 2 if dtype == "float16" else 4
         patches = self.time * self.rows * self.cols * len(self.patch_arrays)
-        return width * self.dim * (self.has_cls + patches) + 2 * (self.baseline_colour + self.baseline_motion)
+        tokens = self.has_cls + self.has_frame_cls * self.time + patches
+        return width * self.dim * tokens + 2 * (self.baseline_colour + self.baseline_motion)

@@ -278,6 +278,16 @@ class Store:
         """
         return self._tokens("cls", rows, allow_failed)
 
+    def frame_cls(self, rows: RowNumbers | None = None, *, allow_failed: bool = False) -> NDArray[np.float32]:
+        """One vector a frame, (n, time, dim) float32, of `rows`; as `cls` otherwise.
+
+        Frames from `n_real` on repeat the last real one, and so do their vectors.
+
+        Raises:
+            UsageError: also if the encoder or the store's token tier has no vector a frame.
+        """
+        return self._tokens("frame_cls", rows, allow_failed)
+
     def patch(
         self,
         rows: RowNumbers | None = None,
@@ -311,7 +321,7 @@ class Store:
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """(rows, tokens) in batches of at most `batch_rows`, for stores larger than memory.
 
-        `array` is `cls`, `patch`, or `patch_l<i>` for a layer that the store keeps.
+        `array` is `cls`, `frame_cls`, `patch`, or `patch_l<i>` for a layer that the store keeps.
 
         Ascending rows read every chunk once; for shuffled training, shuffle `unit_range`s and read unit by
         unit.
@@ -350,6 +360,11 @@ class Store:
         if name == "cls":
             raise UsageError(
                 f"This store keeps no [CLS] tokens: its token tier is {tier!r}. Read patch(), or its mean."
+            )
+        if name == "frame_cls":
+            raise UsageError(
+                f"This store keeps no vector a frame: its token tier is {tier!r}, of {self.recipe.encoder}. Per-frame "
+                "encoders give one with the tiers frame_cls, cls+mean, cls+grid7 and full."
             )
         if not self.geometry.keeps_patches:
             raise UsageError(

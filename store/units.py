@@ -38,6 +38,7 @@ class UnitResult:
         patch: (n, time, row, col, dim), types as `cls`; None exactly where the tier keeps no patches.
         layers: the same of each further block that the recipe names, by its number.
         baselines: (n, length) of each baseline that the store keeps, by the name of its array.
+        frame_cls: (n, time, dim), types as `cls`; None exactly where the store keeps no vector a frame.
         failures: one entry a failed row, `{"row", "video", "path", "reason", "error"}`; a failed row without
             one gets one with an empty error text.
         seconds: time spent, by stage.
@@ -51,6 +52,7 @@ class UnitResult:
     patch: NDArray[np.floating[Any]] | None = None
     layers: Mapping[int, NDArray[np.floating[Any]]] = field(default_factory=dict)
     baselines: Mapping[str, NDArray[np.floating[Any]]] = field(default_factory=dict)
+    frame_cls: NDArray[np.floating[Any]] | None = None
     failures: list[dict[str, Any]] = field(default_factory=list)
     seconds: Mapping[str, float] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -59,7 +61,7 @@ class UnitResult:
     def tokens(self) -> dict[str, NDArray[np.floating[Any]]]:
         """Arrays of tokens, then of baselines, by the name that they are stored under."""
         layers = {layer_array(layer): values for layer, values in self.layers.items()}
-        named = {"patch": self.patch, **layers, "cls": self.cls, **self.baselines}
+        named = {"patch": self.patch, **layers, "frame_cls": self.frame_cls, "cls": self.cls, **self.baselines}
         return {name: values for name, values in named.items() if values is not None}
 
 

@@ -28,15 +28,20 @@ HEAVY = {
     "av": {"serve/container.py", "src/coldframe/motion.py"},
     "nvidia": {"serve/dali_graph.py"},
     "lance": {"store/convert.py"},
+    "ml_dtypes": {"export/traced_graph.py"},
     "obstore": {"store/object_path.py"},
     "onnx": {"export/graph.py"},
+    "onnx_ir": {"export/traced_graph.py"},
     "onnxruntime": {"export/onnx_runtime.py"},
     "pyarrow": {"serve/inputs.py", "store/convert.py"},
+    "onnxscript": {"export/traced_graph.py"},
     "ray": {"serve/ray_workers.py"},
     "sklearn": {"bench/probe.py"},
     "openvino": {"export/openvino_model.py"},
     "tensorrt": {"export/tensorrt_library.py"},
     "tensorrt_rtx": {"export/tensorrt_library.py"},
+    "timm": {"export/timm_images.py"},
+    "transformers": {"export/transformers_images.py"},
 }
 
 
@@ -114,7 +119,7 @@ def test_heavy_package_is_imported_in_its_place_only(package: str) -> None:
         ("import coldframe.probes.cli", ["av", "onnxruntime", "pyarrow", "coldframe.serve", "coldframe.export"]),
         ("import coldframe.store.cli", ["av", "obstore", "onnx", "onnxruntime", "pyarrow", "torch"]),
         ("import coldframe.serve.runtime", ["onnxruntime", "tensorrt", "tensorrt_rtx", "torch"]),
-        ("import coldframe.export", ["av", "onnx", "onnxruntime", "openvino", "zarr"]),
+        ("import coldframe.export", ["av", "onnx", "onnxruntime", "openvino", "timm", "transformers", "zarr"]),
         ("import coldframe.cli", ["torch", "zarr", "numpy"]),
     ],
 )

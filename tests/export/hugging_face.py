@@ -1,14 +1,14 @@
 """`transformers` as an independent reference, on small random weights."""
 
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
 
-# transformers imports torchvision where it finds it; nothing here needs it, and a build for another torch breaks it.
-sys.modules.setdefault("torchvision", None)  # type: ignore[arg-type]
+from tests.export.whole_torchvision import MENDED
+
+__all__ = ["MENDED", "enliven", "small_vjepa2"]
 
 
 def small_vjepa2(folder: Path, **sizes: Any) -> Any:
