@@ -118,9 +118,7 @@ def read_packets(path: str) -> tuple[StreamFacts, Packets]:
             flags=Flag(0) if stream.sample_aspect_ratio in (None, 0, 1) else Flag.SAR_NOT_SQUARE,
         )
         stream_id = stream.id
-    damaged = find_damaged(
-        path, about.container_format, stream_index=about.index, stream_id=stream_id, pos=packets.pos
-    )
+    damaged = find_damaged(path, about.container_format, stream_index=about.index, stream_id=stream_id, pos=packets.pos)
     return about, replace(packets, damaged=damaged)
 
 
