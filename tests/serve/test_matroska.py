@@ -22,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def damages(path: Path, data: bytes) -> list[Damage]:
+def damages(path: Path, data: bytes | bytearray) -> list[Damage]:
     target = path.with_suffix(".damaged")
     target.write_bytes(data)
     with open(target, "rb") as file:

@@ -14,7 +14,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-def found(folder: Path, data: bytes, first_pos: int) -> list[tuple[int, int]]:
+def found(folder: Path, data: bytes | bytearray, first_pos: int) -> list[tuple[int, int]]:
     (folder / "a.ogv").write_bytes(data)
     with open(folder / "a.ogv", "rb") as file:
         damages = list(page_damage(file, first_pos))

@@ -22,7 +22,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-def losses(folder: Path, data: bytes) -> list[Damage]:
+def losses(folder: Path, data: bytes | bytearray) -> list[Damage]:
     path = folder / "some.ts"
     path.write_bytes(data)
     with open(path, "rb") as file:
