@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coldframe.errors import BundleError, MissingDependency, UsageError
 from coldframe.export.geometry import Geometry, HasGeometry, as_geometry
@@ -116,10 +117,19 @@ class OnnxRuntime:
         self._session = open_session(graph, self._geometry.graph_shapes, self.threads, device)
 
     def __call__(self, clips: Clips) -> Tokens:
-        """Encode `clips`, uint8 `(B, T, H, W, 3)`. Every call gives fresh arrays."""
+        """Encode `clips`, uint8 `(B, T, H, W, 3)`. Every call gives fresh arrays.
+
+        On the CPU one clip at a time: a batch is no faster there, and would take the memory of all its clips.
+        """
+        checked = check_clips(clips, self._geometry)
+        step = 1 if self._provider == PROVIDER else max(1, len(checked))
+        parts = [self._run(checked[start : start + step]) for start in range(0, max(1, len(checked)), step)]
+        return Tokens.from_outputs({name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
+
+    def _run(self, clips: Clips) -> dict[str, NDArray[np.float32]]:
         names = self._geometry.outputs
-        values = self._session.run(list(names), {"clips": check_clips(clips, self._geometry)})
-        return Tokens.from_outputs({name: np.asarray(value) for name, value in zip(names, values, strict=True)})
+        values = self._session.run(list(names), {"clips": clips})
+        return {name: np.asarray(value) for name, value in zip(names, values, strict=True)}
 
     def provenance(self) -> dict[str, str]:
         """What computes, for the record of a run."""
