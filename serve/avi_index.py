@@ -27,11 +27,13 @@ def trusted_chunks(file: BinaryIO, stream_index: int, pos: NDArray[np.int64]) ->
         return len(pos)
     both = min(len(pos), len(offset))
     shift = pos[:both] - offset[:both]
-    in_place = np.flatnonzero(shift == shift[0])
-    end = int(in_place[-1]) + 1
+    # One wrong entry between right ones is damage of the index itself.
+    moved = shift != shift[0]
+    breaks = np.flatnonzero(moved & np.append(moved[1:], True))
+    end = int(breaks[0]) if len(breaks) else both
     if end == both and (len(pos) <= both or _has_further_parts(file)):
         return len(pos)
-    return end - 1  # the chunk before the break may have swallowed what follows it
+    return max(0, end - 1)  # the chunk before the break may have swallowed what follows it
 
 
 def _offsets(file: BinaryIO, stream_index: int) -> NDArray[np.int64] | None:
@@ -52,6 +54,8 @@ def _offsets(file: BinaryIO, stream_index: int) -> NDArray[np.int64] | None:
 
 
 def _has_further_parts(file: BinaryIO) -> bool:
-    """OpenDML: the file goes on behind the first gigabyte, and this index does not."""
+    """OpenDML: the file goes on in further RIFF lists behind its first gigabyte, and this index does not."""
     file.seek(0)
-    return b"dmlh" in file.read(1 << 16)
+    end = 8 + int.from_bytes(file.read(8)[4:], "little")
+    file.seek(end)
+    return file.read(12)[8:] == b"AVIX"

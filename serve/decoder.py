@@ -4,8 +4,8 @@ A decoder asked to be helpful hides damage: of 110 pictures that plain iteration
 with 40 flipped bits, 79 are wrong and 12 are marked. Here `err_detect=explode` makes FFmpeg report what it
 would conceal, and after the first report nothing is believed before the next key frame.
 
-Of 25 such files, no wrong picture passes in H.264, MPEG-4 and MPEG-2. HEVC, VP9 and MJPEG carry no check that
-would show every flipped bit: 62, 234 and 4 of 3,000 pictures passed although they were wrong.
+Codecs differ in how much of their data a decoder can check (measured: docs/decoding-cases.md). A single flipped bit
+in HEVC, VP8 or VP9 is hardly ever noticed; what the container's checks show to be damaged is given up as well.
 """
 
 from collections import deque
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from av.video.stream import VideoStream
 
 # `buffer` and `bitstream` are left out: they reject the last frame of many whole MPEG-1 and MPEG-2 files.
-_OPTIONS = {"err_detect": "crccheck+explode", "max_pixels": str(MAX_PIXELS)}
+_DETECT = "crccheck+explode"
+# In H.264 without CABAC, `aggressive` means that a slice has to end where its data does.
+_DETECT_MORE = {"h264": "+aggressive"}
 
 _BEFORE_ALL = -(2**63)
 
@@ -76,7 +78,8 @@ class Decoder:
         self._container, self._stream, self._codec = container, stream, stream.codec_context
         self._threads, self._by_number, self._damaged = threads, by_number, damaged
         self._wanted = wanted if self._codec.codec.canonical_name in _SKIPS_UNREFERENCED else None
-        self._codec.options = dict(_OPTIONS)
+        detect = _DETECT + _DETECT_MORE.get(self._codec.codec.canonical_name, "")
+        self._codec.options = {"err_detect": detect, "max_pixels": str(MAX_PIXELS)}
         # Otherwise FFmpeg crops the left edge to a multiple of its alignment only, and columns that are no part of the
         # picture stay in it.
         self._codec.flags |= pyav().codec.context.Flags.unaligned

@@ -84,7 +84,8 @@ def decode_first(path: str, stream: StreamFacts, packets: Packets, *, at_most: i
             if count == at_most:
                 break
         if first is None:
-            raise VideoError("no_frames", f"None of {len(packets)} packets of video gives a frame.")
+            damage = f"; the container shows {len(damaged)} of them to be damaged" if damaged else ""
+            raise VideoError("no_frames", f"None of {len(packets)} packets of video gives a frame{damage}.")
         quarter_turns, mirrored = orientation(first)
         return FirstFrames(
             names=names,

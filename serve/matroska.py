@@ -13,6 +13,7 @@ _HEADER, _SEGMENT, _CLUSTER, _CRC_32 = 0x1A45DFA3, 0x18538067, 0x1F43B675, 0xBF
 _IN_SEGMENT = frozenset(
     (0x114D9B74, 0x1549A966, 0x1654AE6B, _CLUSTER, 0x1C53BB6B, 0x1941A469, 0x1043A770, 0x1254C367, _CRC_32, 0xEC)
 )
+_LONGEST_HEAD_BYTES = 12
 _CRC_ELEMENT_BYTES = 6
 _CHUNK_BYTES = 1 << 20
 
@@ -30,7 +31,7 @@ def cluster_damage(file: BinaryIO) -> Iterator[Damage]:
     """
     at, _ = _open_segment(file)
     size = os.fstat(file.fileno()).st_size
-    while at is not None and at < size:
+    while at is not None and at + _LONGEST_HEAD_BYTES <= size:  # a head that is cut off is no damage
         beat()
         file.seek(at)
         name, length = _read_id(file), _read_size(file)

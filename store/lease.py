@@ -20,6 +20,7 @@ from coldframe.store.object_path import ObjectPath
 
 LEASE_FILE = "lease.json"
 LEASE_SECONDS = 30.0
+_SIGNAL = signal.SIGUSR2
 _RENEWALS = 5  # within a lease
 _POLLS = 10
 
@@ -37,18 +38,30 @@ def held_lease(path: ObjectPath) -> Iterator[None]:
     """
     holder = _Holder(path)
     holder.take()
-    holder.start()
+    with _interruptible():
+        holder.start()
+        try:
+            yield
+        except KeyboardInterrupt as error:
+            if holder.lost:
+                raise holder.loss() from error
+            raise
+        finally:
+            holder.release()
+    if holder.lost:
+        raise holder.loss()
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let `_SIGNAL` interrupt the main thread. Not SIGINT, which a job in the background of a script ignores."""
+    if threading.current_thread() is not threading.main_thread():
+        raise UsageError("A store in an object store is extracted from the main thread only: no other can be stopped.")
+    before = signal.signal(_SIGNAL, signal.default_int_handler)
     try:
         yield
-    except KeyboardInterrupt as error:
-        if holder.lost:
-            raise ColdframeError(
-                f"The lease on {path} was lost: the object store could not be reached for {LEASE_SECONDS:g} s, or "
-                "another extraction took over. Run the same command again; finished units are kept."
-            ) from error
-        raise
     finally:
-        holder.release()
+        signal.signal(_SIGNAL, before)
 
 
 class _Holder:
@@ -79,6 +92,12 @@ class _Holder:
         self._thread.join()
         if not self.lost:
             self.path.unlink()
+
+    def loss(self) -> ColdframeError:
+        return ColdframeError(
+            f"The lease on {self.path} was lost: the object store could not be reached for {LEASE_SECONDS:g} s, or "
+            "another extraction took over. Run the same command again; finished units are kept."
+        )
 
     def _text(self) -> bytes:
         """Never the same twice: an entity tag is often a digest of the content."""
@@ -125,7 +144,7 @@ class _Holder:
                 tag = None
             if tag is None:
                 self.lost = True
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # wakes it too
+                signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)  # wakes it too
                 return
             self._tag, renewed = tag, time.monotonic()
 

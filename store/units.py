@@ -213,9 +213,9 @@ def _check_result(store: Store, unit: int, result: UnitResult) -> None:
     if found != expected:
         raise StoreError(f"The result for unit {unit} has the shapes {found}; the store takes {expected}.")
     for name, values in result.tokens.items():
-        allowed = (np.dtype(np.float32), np.dtype(store.recipe.dtype))
-        if values.dtype not in allowed:
-            raise StoreError(f"{name} is {values.dtype}; allowed are float32 and {store.recipe.dtype}.")
+        stored = store.unit_arrays[name].dtype
+        if values.dtype not in (np.dtype(np.float32), np.dtype(stored)):
+            raise StoreError(f"{name} is {values.dtype}; allowed are float32 and {stored}.")
     _check_accounts(rows, result)
     try:
         canonical_json([dict(result.seconds), dict(result.provenance), result.failures])
