@@ -4,6 +4,7 @@ import json
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -63,7 +64,7 @@ def test_whoever_loses_the_lease_is_stopped(interrupts: Any) -> None:
             LEASE.put(b'{"holder": "another"}')
             time.sleep(5)
 
-    others, before = signal.getsignal(signal.SIGUSR1), signal.signal(signal.SIGINT, interrupts)
+    others, before = signal.getsignal(signal.SIGUSR2), signal.signal(signal.SIGINT, interrupts)
     started = time.monotonic()
     try:
         with pytest.raises(ColdframeError, match=r"The lease on .* was lost"):
@@ -72,7 +73,7 @@ def test_whoever_loses_the_lease_is_stopped(interrupts: Any) -> None:
         signal.signal(signal.SIGINT, before)
     assert time.monotonic() - started < 4
     assert LEASE.read_bytes() == b'{"holder": "another"}'  # not ours to remove
-    assert signal.getsignal(signal.SIGUSR1) == others
+    assert signal.getsignal(signal.SIGUSR2) == others
 
 
 def test_a_loss_that_comes_too_late_to_stop_the_work_is_no_success() -> None:
@@ -84,6 +85,16 @@ def test_a_loss_that_comes_too_late_to_stop_the_work_is_no_success() -> None:
 
     with pytest.raises(ColdframeError, match=r"The lease on .* was lost"):
         work()
+
+
+def test_a_thread_that_cannot_be_stopped_leaves_no_lease() -> None:
+    def work() -> None:
+        with pytest.raises(UsageError, match="from the main thread only"), held_lease(LEASE):
+            pytest.fail("held by a thread")
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
+    assert LEASE.size() is None
 
 
 def test_a_store_that_ignores_conditions_cannot_be_used(door: FrontDoor) -> None:
