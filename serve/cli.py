@@ -182,7 +182,13 @@ def _plan_text(plan: Plan, found: Estimate, inputs: Inputs, bundle: Bundle) -> s
 
 @click.command("extract")
 @recipe_options
-@click.option("--store", "store_path", required=True, metavar="S.zarr", help="Store to write, or to finish.")
+@click.option(
+    "--store",
+    "store_path",
+    required=True,
+    metavar="S.zarr",
+    help="Store to write, or to finish: a folder, or s3://BUCKET/PREFIX.",
+)
 @click.option("--append", is_flag=True, help="Add those of the videos that the store lacks, behind the ones it has.")
 @click.option("--dry-run", is_flag=True, help="Show what would be done, as `coldframe plan` does, and write nothing.")
 @click.option(
@@ -223,7 +229,8 @@ def extract_command(
 
     With --part, a job extracts its part and exits by what is in it; the one that finds all parts there seals the store.
     Jobs need no contact, but a file system with locks. To index the videos only once, let one job start first. With
-    --engine ray, store, encoder and videos must have the same paths on every node.
+    --engine ray, store, encoder and videos must have the same paths on every node. Neither these nor --append can be
+    used with a store on s3://.
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 finished but some inputs failed (`coldframe info S --failures`).
 
@@ -237,7 +244,7 @@ def extract_command(
       RAY_ADDRESS=head:6379 coldframe extract videos/ --encoder nano/ --store s.zarr --engine ray --workers 8
     """
     share = None if part is None else Part.parse(part)
-    require_store_path(store_path, must_exist=append)
+    require_store_path(store_path, append=append, in_parts=share is not None, on_ray=engine == "ray")
     bundle, recipe, inputs = _prepare(paths, encoder, {**options, "backend": backend})
     limits = failure_limits(max_failures, max_failures_in_a_row)
     if dry_run:

@@ -12,7 +12,7 @@ from coldframe.export import Bundle
 from coldframe.export.image_config import ImageEncoderConfig
 from coldframe.serve.baselines import COLOUR_BINS, motion_values, require_baselines
 from coldframe.serve.cores import share_cores
-from coldframe.serve.destination import grown, made, open_part, require_local, require_store_path
+from coldframe.serve.destination import grown, made, open_part, require_replaceable, require_store_path
 from coldframe.serve.gpu_runtime import GpuBackend, is_gpu_request
 from coldframe.serve.guard import FailureLimits
 from coldframe.serve.inputs import InputVideo
@@ -191,8 +191,7 @@ def extract(
         ColdframeError: more failures than `limits` allows, or a disk that refuses.
     """
     started = time.perf_counter()
-    require_store_path(store_path, must_exist=append)
-    require_local(store_path, {"--append": append, "--part": part is not None})
+    require_store_path(store_path, append=append, in_parts=part is not None, on_ray=engine == "ray")
     if append and part is not None:
         raise UsageError(
             "--append and --part exclude each other: a store grows once, not once a job. Start one job with --append; "
@@ -259,7 +258,7 @@ def complete(
             `extract`.
 
     Raises:
-        UsageError: another run holds the store.
+        UsageError: another run holds the store, or it is in an object store and has units that would be replaced.
         StoreError: rows are unaccounted for at the end.
         ColdframeError: more failures than `limits` allows, or a disk that refuses.
     """
@@ -269,6 +268,7 @@ def complete(
         finish_replacements(store.place, units)
         again = rows_to_retry(store, retry) // store.unit_rows
         pending = [unit for unit in sorted({*pending_units(store), *again.tolist()}) if unit in units]
+        require_replaceable(store, pending)
         todo = sum(len(store.unit_range(unit)) for unit in pending)
         watch = StoreWatch(store, pending, limits)
         cores = share_cores(workers=workers, on_gpu=is_gpu_request(backend, device), decoders=decoders)

@@ -1,14 +1,15 @@
 """Watch: what a run's workers have committed so far, seen from the markers on disk, wherever the workers are."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
+from pathlib import Path
 
 import numpy as np
 
 from coldframe.serve.guard import FailureGuard, FailureLimits
 from coldframe.store import Status, Store
-from coldframe.store.markers import marker_path
+from coldframe.store.markers import MARKER_FOLDER, marker_path
 from coldframe.store.object_path import ObjectPath
 
 _SECONDS_BETWEEN_LOOKS = 2.0
@@ -20,7 +21,10 @@ class StoreWatch:
     def __init__(self, store: Store, units: Sequence[int], limits: FailureLimits) -> None:
         """`units` are those that are about to be written; all others count as they are."""
         self._store, self._watches = store, limits.videos is not None
-        self._waiting = {unit: _stamp(store, unit) for unit in units} if self._watches else {}
+        self._waiting: dict[int, int | None] = {}
+        if self._watches:  # what waits in an object store is not committed, whatever marker lies there
+            remote = isinstance(store.place, ObjectPath)
+            self._waiting = dict.fromkeys(units) if remote else _stamps(store, units)
         self._guard = FailureGuard(limits)
         self._next_look = time.monotonic()
         if self._watches:
@@ -43,7 +47,8 @@ class StoreWatch:
             ColdframeError: more videos failed than the limit allows.
         """
         self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
-        for unit in [unit for unit, stamp in self._waiting.items() if _stamp(self._store, unit) != stamp]:
+        now = _stamps(self._store, self._waiting)
+        for unit in [unit for unit, stamp in self._waiting.items() if now[unit] != stamp]:
             marker = self._store.trusted_marker(unit)
             if marker is not None:
                 del self._waiting[unit]
@@ -59,11 +64,17 @@ class StoreWatch:
         return {store.video_paths[int(video)] for video in chain(store.row_videos[rows], unusable)}
 
 
-def _stamp(store: Store, unit: int) -> int | None:
-    """What changes when the marker of `unit` is written; None if there is none."""
+def _stamps(store: Store, units: Iterable[int]) -> dict[int, int | None]:
+    """By unit, what changes when its marker is written; None if there is none."""
+    folder, names = store.place / MARKER_FOLDER, {unit: marker_path(store.place, unit).name for unit in units}
+    if isinstance(folder, ObjectPath):  # one listing, since to ask for each would be a round trip each
+        sizes = folder.sizes()
+        return {unit: sizes.get(name) for unit, name in names.items()}
+    return {unit: _written_ns(folder / name) for unit, name in names.items()}
+
+
+def _written_ns(path: Path) -> int | None:
     try:
-        place = marker_path(store.place, unit)
-        # in an object store a committed unit is not written anew, so that there being a marker says enough
-        return place.size() if isinstance(place, ObjectPath) else place.stat().st_mtime_ns
+        return path.stat().st_mtime_ns
     except OSError:
         return None

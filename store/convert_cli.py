@@ -9,7 +9,6 @@ from coldframe.cli_errors import one_line
 from coldframe.progress import progress_bar
 from coldframe.store.convert import TARGETS, Target, convert
 from coldframe.store.store import open_store
-from coldframe.store.text import path_to_text
 
 
 @click.command("convert")
@@ -37,5 +36,5 @@ def convert_command(store: str, target: Target, out: Path, patches: bool, as_jso
         return
     click.echo(f"{out}: {done.rows} rows in {done.files} file{'s' * (done.files != 1)}")
     if done.left_out_rows:
-        place = one_line(path_to_text(opened.path))
+        place = one_line(opened.name)
         click.echo(f"{done.left_out_rows} planned rows left out, as they are not ok: coldframe info {place} --failures")

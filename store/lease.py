@@ -37,8 +37,8 @@ def held_lease(path: ObjectPath) -> Iterator[None]:
         StoreError: the object store ignores conditions, so that it cannot be held at all.
     """
     holder = _Holder(path)
-    holder.take()
     with _interruptible():
+        holder.take()
         holder.start()
         try:
             yield

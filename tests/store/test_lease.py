@@ -1,8 +1,12 @@
 """One holder at a time on an object store, a dead one's lease is taken over, and a lost one stops the work."""
 
 import json
+import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -51,17 +55,46 @@ def test_a_lease_is_renewed_for_as_long_as_it_is_held() -> None:
         assert json.loads(LEASE.read_bytes())["renewal"] >= first + 2
 
 
-def test_whoever_loses_the_lease_is_stopped() -> None:
+@pytest.mark.parametrize("interrupts", [signal.default_int_handler, signal.SIG_IGN])
+def test_whoever_loses_the_lease_is_stopped(interrupts: Any) -> None:
+    """SIGINT is ignored in background jobs of a script."""
+
     def work() -> None:
         with held_lease(LEASE):
             LEASE.put(b'{"holder": "another"}')
             time.sleep(5)
 
+    others, before = signal.getsignal(signal.SIGUSR2), signal.signal(signal.SIGINT, interrupts)
     started = time.monotonic()
-    with pytest.raises(ColdframeError, match=r"The lease on .* was lost"):
-        work()
+    try:
+        with pytest.raises(ColdframeError, match=r"The lease on .* was lost"):
+            work()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert time.monotonic() - started < 4
     assert LEASE.read_bytes() == b'{"holder": "another"}'  # not ours to remove
+    assert signal.getsignal(signal.SIGUSR2) == others
+
+
+def test_a_loss_that_comes_too_late_to_stop_the_work_is_no_success() -> None:
+    def work() -> None:
+        with held_lease(LEASE):
+            LEASE.put(b'{"holder": "another"}')
+            with suppress(KeyboardInterrupt):  # as code does that must not be left half-way
+                time.sleep(5)
+
+    with pytest.raises(ColdframeError, match=r"The lease on .* was lost"):
+        work()
+
+
+def test_a_thread_that_cannot_be_stopped_leaves_no_lease() -> None:
+    def work() -> None:
+        with pytest.raises(UsageError, match="from the main thread only"), held_lease(LEASE):
+            pytest.fail("held by a thread")
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(work).result()
+    assert LEASE.size() is None
 
 
 def test_a_store_that_ignores_conditions_cannot_be_used(door: FrontDoor) -> None:
