@@ -68,3 +68,12 @@ def test_every_layer_is_pooled_as_the_output_is() -> None:
     assert set(kept.layers) == {3, 5}
     np.testing.assert_allclose(kept.layers[3], kept.patch * 2, rtol=1e-6)
     np.testing.assert_allclose(kept.layers[5], -kept.patch, rtol=1e-6)
+
+
+def test_repeats_that_pad_a_clip_do_not_count_in_the_mean_of_its_frames() -> None:
+    """Worked by hand: frames 2, 4, 9, 9, of which all four, two and one are real."""
+    frames = np.array([2, 4, 9, 9], np.float32).reshape(1, 4, 1).repeat(3, axis=0)
+    tokens = Tokens(patch=np.zeros((3, 4, 1, 1, 1), np.float32), frame_cls=frames)
+    kept = keep_tier(tokens, "frame_cls", np.array([4, 2, 1]))
+    assert kept.cls is not None
+    assert kept.cls.tolist() == [[6], [3], [2]]
