@@ -63,7 +63,7 @@ def check_handoff(runtime: Any, config: LeVJEPAConfig) -> dict[str, Any]:
     """
     source = torch.from_numpy(random_clips(config, 2)).cuda()
     torch.cuda.synchronize()
-    wanted = [out.clone() for out in runtime.encode_device(source)]
+    wanted = {name: out.clone() for name, out in runtime.encode_device(source).items()}
     producer, peeking, late, differing = new_stream(), new_stream(), 0, 0
     for _ in range(_HANDOFF_TRIALS):
         target = torch.zeros_like(source)
@@ -78,7 +78,7 @@ def check_handoff(runtime: Any, config: LeVJEPAConfig) -> dict[str, Any]:
         late += int(not peeked.any())
         got = runtime.encode_device(target, ready=ready)
         torch.cuda.synchronize()
-        differing += int(not all(torch.equal(one, other) for one, other in zip(got, wanted, strict=True)))
+        differing += int(not all(torch.equal(out, wanted[name]) for name, out in got.items()))
     wrong = f"{differing} of {_HANDOFF_TRIALS} hand-offs gave other tokens than a forced sync" if differing else ""
     if not wrong and late < _HANDOFF_TRIALS:
         wrong = f"the producer was late in {late} of {_HANDOFF_TRIALS} trials only, so this shows nothing"

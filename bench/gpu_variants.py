@@ -111,11 +111,11 @@ def _open_tensorrt(workspace: Workspace, flavour: Flavour, precision: str) -> An
         weights_sha256="",
         graph_sha256="",
         graph_data_sha256="",
-        clip=(config.num_frames, config.img_size, config.img_size, 3),
+        clip=config.geometry().clip_shape,
         profile=Profile(best=MAX_BATCH, largest=MAX_BATCH),
     )
     graph = workspace.graph(precision)
-    plan = build_plan(library, graph, spec)
+    plan = build_plan(library, graph, spec, config.geometry().outputs)
     engine = Engine(path=graph.with_suffix(".plan"), spec=spec, plan_bytes=len(plan), plan_sha256="")
     encode = TensorRTEncode(library, engine, plan, config)
     torch.cuda.synchronize()

@@ -41,7 +41,7 @@ def require_device_parity(
     path = bundle.path / ENGINE_FOLDER / f"{facts['backend']}.{precision}.{key[:16]}.parity.json"
     record = _read(path, facts) if path.is_file() else None
     if record is None:
-        record = measure_parity(reference(), candidate, bundle.config)
+        record = measure_parity(reference(), candidate, bundle.geometry)
         try:
             path.parent.mkdir(exist_ok=True)
             # a value that is not finite is over budget, and JSON's own words for it are read back as such

@@ -57,8 +57,8 @@ class _Network:
         """uint8 clips to normalised frames `(batch * T, 3, H, W)`."""
         writer, shape = self.writer, self.geometry
         flat = writer.integers(-1, shape.height, shape.width, 3)
-        frames = writer.node("Reshape", "clips", flat, name="frames")
-        pixels = writer.node("Cast", frames, name="pixels", to=FLOAT)
+        pixels = writer.node("Cast", "clips", name="pixels", to=FLOAT)  # first: TensorRT reshapes no uint8
+        pixels = writer.node("Reshape", pixels, flat, name="frames")
         pixels = writer.node("Sub", pixels, writer.weight("pixels.mean", np.multiply(PIXEL_MEAN, 255)), name="centred")
         scale = writer.weight("pixels.scale", 1 / np.multiply(PIXEL_STD, 255))
         pixels = writer.node("Mul", pixels, scale, name="normalised")

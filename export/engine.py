@@ -23,7 +23,6 @@ from typing import Any, Literal, get_args
 
 from coldframe.errors import BundleError, UsageError
 from coldframe.export.bundle_files import Bundle
-from coldframe.export.config import LeVJEPAConfig
 
 Flavour = Literal["tensorrt", "tensorrt_rtx"]
 FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)
@@ -146,7 +145,6 @@ def engine_spec(
             f"{bundle.path} has no {precision} graph; it offers {', '.join(bundle.precisions)}. "
             "TensorRT runs what the graph says, so export the encoder in that precision first."
         )
-    config = released_sizes(bundle)
     graph = bundle.graph(precision).name
     tuned = flavour == "tensorrt"
     return EngineSpec(
@@ -159,23 +157,9 @@ def engine_spec(
         weights_sha256=bundle.weights_sha256,
         graph_sha256=bundle.files[graph]["sha256"],
         graph_data_sha256=bundle.files[f"{graph}.data"]["sha256"],
-        clip=(config.num_frames, config.img_size, config.img_size, 3),
+        clip=bundle.geometry.clip_shape,
         profile=profile or Profile(),
     )
-
-
-def released_sizes(bundle: Bundle) -> LeVJEPAConfig:
-    """The configuration of a bundle that GPU runtimes can take.
-
-    Raises:
-        UsageError: another family, other sizes or further layers.
-    """
-    if not isinstance(bundle.config, LeVJEPAConfig) or bundle.geometry != bundle.config.geometry():
-        raise UsageError(
-            f"{bundle.name} cannot run on a GPU yet: there it is LeVJEPA at the released sizes, without further "
-            "layers. Use device cpu."
-        )
-    return bundle.config
 
 
 def write_engine(bundle: Bundle, spec: EngineSpec, plan: bytes) -> Engine:

@@ -66,7 +66,7 @@ def build_engine(
             engine.read_plan()
             return engine
     say(f"building the {flavour} {precision} engine (minutes for a large encoder)")
-    plan = build_plan(library, graph, spec, timing_cache=_timing_cache_path(bundle, spec))
+    plan = build_plan(library, graph, spec, bundle.geometry.outputs, timing_cache=_timing_cache_path(bundle, spec))
     return write_engine(bundle, spec, plan)
 
 
@@ -110,8 +110,10 @@ def require_target(library: Any, flavour: Flavour, compute_capability: str) -> N
         )
 
 
-def build_plan(library: Any, graph: Path, spec: EngineSpec, *, timing_cache: Path | None = None) -> bytes:
-    """Parse `graph` and build it as `spec` says.
+def build_plan(
+    library: Any, graph: Path, spec: EngineSpec, outputs: tuple[str, ...], *, timing_cache: Path | None = None
+) -> bytes:
+    """Parse `graph`, which gives `outputs`, and build it as `spec` says.
 
     Raises:
         BundleError: the library cannot parse or build it, or the network is not of `spec.precision`.
@@ -123,7 +125,7 @@ def build_plan(library: Any, graph: Path, spec: EngineSpec, *, timing_cache: Pat
     if not parser.parse_from_file(str(graph)):
         told = "; ".join(str(parser.get_error(index)) for index in range(parser.num_errors))
         raise BundleError(f"{spec.flavour} {spec.version} cannot parse {graph}: {told or '; '.join(log.messages)}")
-    _check_network(library, network, graph, spec)
+    _check_network(library, network, graph, spec, outputs)
     config = builder.create_builder_config()
     config.clear_flag(library.BuilderFlag.TF32)
     if spec.flavour == "tensorrt_rtx":
@@ -145,23 +147,24 @@ def build_plan(library: Any, graph: Path, spec: EngineSpec, *, timing_cache: Pat
     return bytes(plan)
 
 
-def _check_network(library: Any, network: Any, graph: Path, spec: EngineSpec) -> None:
+def _check_network(library: Any, network: Any, graph: Path, spec: EngineSpec, outputs: tuple[str, ...]) -> None:
     """Names, types and shapes at the edge, and that matrix products really are of the precision asked for."""
     ends = [network.get_input(index) for index in range(network.num_inputs)]
     ends += [network.get_output(index) for index in range(network.num_outputs)]
     given = {end.name: (end.dtype, end.shape[0]) for end in ends}
     wide = library.DataType.FLOAT
-    wanted = {"clips": (library.DataType.UINT8, -1), "cls": (wide, -1), "patch": (wide, -1)}
+    wanted = {"clips": (library.DataType.UINT8, -1), **dict.fromkeys(outputs, (wide, -1))}
     if given != wanted or tuple(ends[0].shape[1:]) != spec.clip:
         raise BundleError(
             f"{graph} is not an encoder for clips {spec.clip} with a free batch: its inputs and outputs are "
             f"{ {end.name: (str(end.dtype), tuple(end.shape)) for end in ends} }. Export the bundle again."
         )
     layers = (network.get_layer(index) for index in range(network.num_layers))
-    products = {layer.get_output(0).dtype for layer in layers if layer.type == library.LayerType.MATRIX_MULTIPLY}
+    kinds = (library.LayerType.MATRIX_MULTIPLY, library.LayerType.CONVOLUTION)
+    products = {layer.get_output(0).dtype for layer in layers if layer.type in kinds}
     if products != {getattr(library.DataType, _TYPES[spec.precision])}:
         raise BundleError(
-            f"{graph} computes its matrix products in {sorted(str(kind) for kind in products)}, not in "
+            f"{graph} computes its products in {sorted(str(kind) for kind in products)}, not in "
             f"{spec.precision}: a strongly typed network keeps what the graph says. Export the bundle again."
         )
 

@@ -62,15 +62,21 @@ class Geometry:
         return (*vectors, "patch", *(f"patch_l{layer}" for layer in self.layers))
 
     @property
+    def clip_shape(self) -> tuple[int, int, int, int]:
+        """`(frames, height, width, 3)`."""
+        return self.frames, self.height, self.width, 3
+
+    def output_shapes(self, count: int) -> dict[str, tuple[int, ...]]:
+        """Shape of every output for `count` clips, by name."""
+        patch = (count, self.times, self.rows, self.cols, self.dim)
+        vectors = {"cls": (count, self.dim), "frame_cls": (count, self.times, self.dim)}
+        return {name: vectors.get(name, patch) for name in self.outputs}
+
+    @property
     def graph_shapes(self) -> dict[str, list[str | int]]:
         """Shape of every input and output of the graph, by name; `batch` is free."""
-        clips: list[str | int] = ["batch", self.frames, self.height, self.width, 3]
-        patch: list[str | int] = ["batch", self.times, self.rows, self.cols, self.dim]
-        vectors: dict[str, list[str | int]] = {
-            "cls": ["batch", self.dim],
-            "frame_cls": ["batch", self.times, self.dim],
-        }
-        return {"clips": clips, **{name: vectors.get(name, patch) for name in self.outputs}}
+        shapes = {"clips": (1, *self.clip_shape), **self.output_shapes(1)}
+        return {name: ["batch", *shape[1:]] for name, shape in shapes.items()}
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; `has_frame_cls` only where it is true, so that bundles from before it existed read the same."""

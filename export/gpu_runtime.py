@@ -14,15 +14,16 @@ import numpy as np
 import torch
 
 from coldframe.errors import UsageError
-from coldframe.export.config import LeVJEPAConfig
 from coldframe.export.cuda import Gpu, batches, receive
+from coldframe.export.geometry import Geometry, HasGeometry, as_geometry
 from coldframe.export.host import cpu_model
 from coldframe.export.pixels import Clips, check_clips
 from coldframe.export.tokens import Tokens
 
-# uint8 (b, T, H, W, 3) on the device, and the stream to queue on -> cls (b, D), patch (b, T, h, w, D), float32. What it
-# gives back may be overwritten by its next call.
-DeviceEncode = Callable[[torch.Tensor, Any], tuple[torch.Tensor, torch.Tensor]]
+# By the names of `Geometry.outputs`, float32.
+Outputs = dict[str, torch.Tensor]
+# uint8 (b, T, H, W, 3) on the device, and the stream to queue on. What it gives may be overwritten by its next call.
+DeviceEncode = Callable[[torch.Tensor, Any], Outputs]
 
 
 class GpuRuntime:
@@ -30,7 +31,7 @@ class GpuRuntime:
 
     Args:
         encode: what encodes one batch.
-        config: shape of the encoder.
+        geometry: what it takes and gives.
         backend, precision: for the record.
         max_batch: most clips that `encode` takes.
         stream: CUDA stream of this runtime.
@@ -43,7 +44,7 @@ class GpuRuntime:
     def __init__(
         self,
         encode: DeviceEncode,
-        config: LeVJEPAConfig,
+        geometry: Geometry | HasGeometry,
         *,
         backend: str,
         precision: str,
@@ -56,7 +57,7 @@ class GpuRuntime:
         self.precision = precision
         self.max_batch = max_batch
         self._encode = encode
-        self._config = config
+        self._geometry = as_geometry(geometry)
         self._stream = stream
         self._device = torch.device("cpu" if stream is None else "cuda")
         self._gpu = gpu
@@ -66,23 +67,22 @@ class GpuRuntime:
     def __call__(self, clips: Clips) -> Tokens:
         """Encode `clips`, uint8 numpy `(B, T, H, W, 3)`, of any B. Every call gives fresh arrays."""
         # PyTorch has no read-only tensors, so a read-only array is copied.
-        checked = torch.from_numpy(np.require(check_clips(clips, self._config), requirements="W"))
+        checked = torch.from_numpy(np.require(check_clips(clips, self._geometry), requirements="W"))
         pinned = self._stream is not None
-        config = self._config
-        grid = (config.num_frames, config.grid, config.grid, config.embed_dim)
-        cls = torch.empty((len(checked), config.embed_dim), pin_memory=pinned)
-        patch = torch.empty((len(checked), *grid), pin_memory=pinned)
+        outputs = {
+            name: torch.empty(shape, pin_memory=pinned)
+            for name, shape in self._geometry.output_shapes(len(checked)).items()
+        }
         with self._lock, self._queued():
             for part in batches(len(checked), self.max_batch):
                 staged = checked[part].pin_memory() if pinned else checked[part]
-                got_cls, got_patch = self._encode(staged.to(self._device, non_blocking=True), self._stream)
-                cls[part].copy_(got_cls, non_blocking=True)
-                patch[part].copy_(got_patch, non_blocking=True)
+                for name, got in self._encode(staged.to(self._device, non_blocking=True), self._stream).items():
+                    outputs[name][part].copy_(got, non_blocking=True)
             if self._stream is not None:
                 self._stream.synchronize()
-        return Tokens(cls=cls.numpy(), patch=patch.numpy())
+        return Tokens.from_outputs({name: values.numpy() for name, values in outputs.items()})
 
-    def encode_device(self, clips: Any, *, ready: Any = None) -> tuple[torch.Tensor, torch.Tensor]:
+    def encode_device(self, clips: Any, *, ready: Any = None) -> Outputs:
         """Encode clips that lie on the GPU already; the tokens stay there.
 
         The caller's current stream waits for the result, so it may be used at once.
@@ -91,14 +91,14 @@ class GpuRuntime:
             clips, ready: what `cuda.receive` takes; uint8 `(B, T, H, W, 3)` of any B.
 
         Returns:
-            `cls` `(B, D)` and `patch` `(B, T, h, w, D)`, float32, fresh.
+            `patch` `(B, T, h, w, D)` and whatever else `Geometry.outputs` names, float32, fresh.
 
         Raises:
             UsageError: another shape or dtype, or not on the GPU.
         """
         with self._lock:
             tensor = receive(clips, self._stream, ready)
-            wanted = (self._config.num_frames, self._config.img_size, self._config.img_size, 3)
+            wanted = self._geometry.clip_shape
             if tensor.ndim != 5 or tuple(tensor.shape[1:]) != wanted or not len(tensor):
                 raise UsageError(
                     f"clips have shape {tuple(tensor.shape)}; wanted is (B, {', '.join(map(str, wanted))})."
@@ -107,15 +107,15 @@ class GpuRuntime:
                 # A view of the producer's memory need not be contiguous, and TensorRT reads by address.
                 whole = tensor.contiguous()
                 parts = [
-                    tuple(out.clone() for out in self._encode(whole[part], self._stream))
+                    {name: got.clone() for name, got in self._encode(whole[part], self._stream).items()}
                     for part in batches(len(whole), self.max_batch)
                 ]
-                cls, patch = (torch.cat([part[index] for part in parts]) for index in (0, 1))
+                outputs = {name: torch.cat([part[name] for part in parts]) for name in self._geometry.outputs}
             here = torch.cuda.current_stream()
             here.wait_stream(self._stream)
-            for out in (cls, patch):
+            for out in outputs.values():
                 out.record_stream(here)
-        return cls, patch
+        return outputs
 
     def _queued(self) -> AbstractContextManager[object]:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)

@@ -6,10 +6,10 @@ import torch
 
 from coldframe.errors import BundleError
 from coldframe.export.bundle_files import Bundle
-from coldframe.export.config import LeVJEPAConfig
 from coldframe.export.cuda import new_stream, require_gpu
-from coldframe.export.engine import Engine, Flavour, engine_spec, find_engine, rebuild, released_sizes
-from coldframe.export.gpu_runtime import GpuRuntime
+from coldframe.export.engine import Engine, Flavour, engine_spec, find_engine, rebuild
+from coldframe.export.geometry import Geometry, HasGeometry, as_geometry
+from coldframe.export.gpu_runtime import GpuRuntime, Outputs
 from coldframe.export.tensorrt_library import load_library, make_log
 
 
@@ -20,15 +20,15 @@ class TensorRTEncode:
         library: TensorRT, of the flavour that built the plan.
         engine: where the plan came from, for messages.
         plan: its bytes.
-        config: shape of the encoder.
+        geometry: what it takes and gives.
 
     Raises:
         BundleError: the library does not take the plan.
     """
 
-    def __init__(self, library: Any, engine: Engine, plan: bytes, config: LeVJEPAConfig) -> None:
+    def __init__(self, library: Any, engine: Engine, plan: bytes, geometry: Geometry | HasGeometry) -> None:
         self._name = engine.path.name
-        self._config = config
+        self._geometry = as_geometry(geometry)
         self._log = make_log(library)
         self._runtime = library.Runtime(self._log)  # engine and context need it alive
         self._engine = self._runtime.deserialize_cuda_engine(plan)
@@ -41,24 +41,21 @@ class TensorRTEncode:
         if self._context is None:
             raise BundleError(f"{engine.path} got no execution context ({self._told()}). Is the GPU's memory full?")
 
-    def __call__(self, clips: torch.Tensor, stream: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        config, count = self._config, len(clips)
+    def __call__(self, clips: torch.Tensor, stream: Any) -> Outputs:
+        count = len(clips)
         assert clips.is_contiguous()
         assert clips.dtype == torch.uint8
-        tensors = {
-            "clips": clips,
-            "cls": clips.new_empty((count, config.embed_dim), dtype=torch.float32),
-            "patch": clips.new_empty(
-                (count, config.num_frames, config.grid, config.grid, config.embed_dim), dtype=torch.float32
-            ),
+        outputs = {
+            name: clips.new_empty(shape, dtype=torch.float32)
+            for name, shape in self._geometry.output_shapes(count).items()
         }
         self._require(self._context.set_input_shape("clips", tuple(clips.shape)), f"refuses {count} clips")
-        for name, tensor in tensors.items():
+        for name, tensor in {"clips": clips, **outputs}.items():
             found = tuple(self._context.get_tensor_shape(name))
             self._require(found == tuple(tensor.shape), f"has {name} {found}, wanted is {tuple(tensor.shape)}")
             self._require(self._context.set_tensor_address(name, tensor.data_ptr()), f"refuses the memory of {name}")
         self._require(self._context.execute_async_v3(stream.cuda_stream), "cannot be run")
-        return tensors["cls"], tensors["patch"]
+        return outputs
 
     def _require(self, done: bool, what: str) -> None:
         if not done:
@@ -93,10 +90,10 @@ def admit_engine(bundle: Bundle, flavour: Flavour, precision: str) -> Engine:
 def open_tensorrt(bundle: Bundle, flavour: Flavour, precision: str) -> GpuRuntime:
     """Load the engine that `admit_engine` finds; raises what it raises, and BundleError for a damaged plan."""
     engine = admit_engine(bundle, flavour, precision)
-    library, config = load_library(flavour), released_sizes(bundle)
+    library = load_library(flavour)
     return GpuRuntime(
-        TensorRTEncode(library, engine, engine.read_plan(), config),
-        config,
+        TensorRTEncode(library, engine, engine.read_plan(), bundle.geometry),
+        bundle.geometry,
         backend=flavour,
         precision=precision,
         max_batch=engine.spec.profile.largest,

@@ -13,7 +13,7 @@ import torch
 from coldframe.errors import UsageError
 from coldframe.export.cuda import full_accumulation, new_stream, require_gpu
 from coldframe.export.frame_attention import TORCH_DTYPES, PerFrameEncoder
-from coldframe.export.gpu_runtime import GpuRuntime
+from coldframe.export.gpu_runtime import GpuRuntime, Outputs
 from coldframe.export.levjepa import LeVJEPA
 
 MAX_BATCH = 8  # peers measured nothing gained beyond one clip of 3,137 tokens; 8 bounds memory
@@ -26,8 +26,7 @@ class _Captured:
 
     graph: Any
     clips: torch.Tensor
-    cls: torch.Tensor
-    patch: torch.Tensor
+    outputs: Outputs
 
 
 class TorchEncode:
@@ -37,16 +36,16 @@ class TorchEncode:
         self._encoder = encoder
         self._captured: dict[int, _Captured] = {}
 
-    def __call__(self, clips: torch.Tensor, stream: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def __call__(self, clips: torch.Tensor, stream: Any) -> Outputs:
         with torch.inference_mode(), full_accumulation():
             if stream is None:
-                return self._encoder(clips)
+                return self._run(clips)
             if len(clips) not in self._captured:
                 self._captured[len(clips)] = self._capture(clips, stream)
             captured = self._captured[len(clips)]
             captured.clips.copy_(clips, non_blocking=True)
             captured.graph.replay()
-            return captured.cls, captured.patch
+            return captured.outputs
 
     def _capture(self, like: torch.Tensor, stream: Any) -> _Captured:
         clips = torch.zeros_like(like)
@@ -55,8 +54,12 @@ class TorchEncode:
         stream.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, stream=stream):
-            cls, patch = self._encoder(clips)
-        return _Captured(graph=graph, clips=clips, cls=cls, patch=patch)
+            outputs = self._run(clips)
+        return _Captured(graph=graph, clips=clips, outputs=outputs)
+
+    def _run(self, clips: torch.Tensor) -> Outputs:
+        cls, patch = self._encoder(clips)
+        return {"cls": cls, "patch": patch}
 
 
 def open_torch_cuda(model: LeVJEPA, *, precision: str, max_batch: int = MAX_BATCH) -> GpuRuntime:

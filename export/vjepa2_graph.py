@@ -119,11 +119,11 @@ def _arrays(model: VJEPA2, start: str) -> dict[str, NDArray[np.float32]]:
 def _embed(writer: GraphWriter, weights: Weights, geometry: Geometry, tubelet: int, side: int) -> str:
     """uint8 clips to `(B, n, D)`: tubelets of pixels, normalised, times the embedding."""
     cut = writer.integers(0, geometry.times, tubelet, geometry.rows, side, geometry.cols, side, 3)
-    pieces = writer.node("Reshape", "clips", cut, name="patches.cut")
+    pixels = writer.node("Cast", "clips", name="pixels", to=FLOAT)  # first: TensorRT reshapes no uint8
+    pieces = writer.node("Reshape", pixels, cut, name="patches.cut")
     pieces = writer.node("Transpose", pieces, name="patches.order", perm=[0, 1, 3, 5, 2, 4, 6, 7])
     values = tubelet * side * side * 3
-    pieces = writer.node("Reshape", pieces, writer.integers(0, geometry.patches, values), name="patches")
-    pixels = writer.node("Cast", pieces, name="pixels", to=FLOAT)
+    pixels = writer.node("Reshape", pieces, writer.integers(0, geometry.patches, values), name="patches")
     mean = np.tile(np.multiply(IMAGENET_MEAN, 255), values // 3)
     scale = np.tile(1 / np.multiply(IMAGENET_STD, 255), values // 3)
     pixels = writer.node("Sub", pixels, writer.weight("pixels.mean", mean), name="pixels.centred")

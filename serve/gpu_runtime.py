@@ -3,10 +3,12 @@
 import os
 from typing import Any, Literal, get_args
 
-from coldframe.errors import BundleError, UsageError
+from coldframe.errors import UsageError
 from coldframe.export.bundle_files import Bundle, check_digests, open_bundle
-from coldframe.export.engine import FLAVOURS, Flavour, released_sizes
-from coldframe.export.parity import BUDGETS, Encode
+from coldframe.export.config import LeVJEPAConfig
+from coldframe.export.engine import FLAVOURS, Flavour
+from coldframe.export.parity import BUDGETS
+from coldframe.serve.reference import open_reference, reference_model
 
 Device = Literal["cpu", "cuda"]
 DEVICES: tuple[Device, ...] = get_args(Device)
@@ -55,13 +57,22 @@ def require_gpu_variant(bundle: Bundle, backend: str, precision: str, device: st
         UsageError, MissingDependency, BundleError: as `open_gpu_runtime`, but for what only opening can show.
     """
     check_gpu_request(backend, precision, device)
-    released_sizes(bundle)
-    if backend in GPU_BACKENDS:
+    if backend == "torch":
+        _require_levjepa(bundle)
+    elif backend in GPU_BACKENDS:
         from coldframe.export.tensorrt_runtime import admit_engine
 
         admit_engine(bundle, "tensorrt" if backend == "tensorrt" else "tensorrt_rtx", precision)
-    elif backend == "onnxruntime":
+    else:
         _require_graph(bundle, precision)
+
+
+def _require_levjepa(bundle: Bundle) -> None:
+    if not isinstance(bundle.config, LeVJEPAConfig) or bundle.geometry != bundle.config.geometry():
+        raise UsageError(
+            f"torch computes {bundle.name} on the CPU only: on a GPU it is LeVJEPA at the released sizes, without "
+            f"further layers. Use device cpu, or what runs the graph: onnxruntime, {', '.join(GPU_BACKENDS)}."
+        )
 
 
 def _require_graph(bundle: Bundle, precision: str) -> None:
@@ -87,16 +98,19 @@ def open_gpu_runtime(
     """
     check_gpu_request(backend, precision, device)
     opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
-    released_sizes(opened)
     runtime: Any
     if backend in GPU_BACKENDS:
         from coldframe.export.tensorrt_runtime import open_tensorrt
 
         runtime = open_tensorrt(opened, "tensorrt" if backend == "tensorrt" else "tensorrt_rtx", precision)
     elif backend == "torch":
+        from coldframe.export.levjepa import LeVJEPA
         from coldframe.export.torch_cuda import open_torch_cuda
 
-        runtime = open_torch_cuda(_reference_model(opened), precision=precision)
+        _require_levjepa(opened)
+        model = reference_model(opened)
+        assert isinstance(model, LeVJEPA), type(model)
+        runtime = open_torch_cuda(model, precision=precision)
     else:
         runtime = _onnxruntime(opened, precision, threads)
     _require_parity(opened, runtime)
@@ -112,28 +126,11 @@ def _onnxruntime(bundle: Bundle, precision: str, threads: int | None) -> Any:
     return OnnxRuntime(graph, bundle.geometry, precision=precision, threads=threads, device="cuda")
 
 
-def _reference_model(bundle: Bundle) -> Any:
-    from coldframe.export.checkpoint import load_reference, weights_sha256
-
-    model = load_reference(bundle.path)
-    found = weights_sha256(model)
-    if found != bundle.weights_sha256:
-        raise BundleError(
-            f"{bundle.path} holds weights of digest {found}, not {bundle.weights_sha256}. Export it again."
-        )
-    return model
-
-
 def _require_parity(bundle: Bundle, runtime: Any) -> None:
     from coldframe.export.cuda import require_gpu
     from coldframe.export.device_parity import require_device_parity
 
-    def reference() -> Encode:
-        from coldframe.export.torch_runtime import TorchRuntime
-
-        return TorchRuntime(_reference_model(bundle))
-
     gpu = require_gpu(f"backend {runtime.backend!r}")
     facts = {"backend": runtime.backend, "runtime": runtime.provenance()["runtime"], "gpu": gpu.name}
     facts |= {"compute_capability": gpu.compute_capability, "driver": gpu.driver}
-    require_device_parity(bundle, runtime, runtime.precision, facts, reference)
+    require_device_parity(bundle, runtime, runtime.precision, facts, lambda: open_reference(bundle))

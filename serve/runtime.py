@@ -8,6 +8,7 @@ from coldframe.export.bundle_files import Bundle, check_digests, open_bundle
 from coldframe.export.parity import BUDGETS, over_budget, variant
 from coldframe.export.variants import BACKENDS, Backend, Runtime, load_variant, require_offer, variant_files
 from coldframe.serve.gpu_runtime import GpuBackend, is_gpu_request, open_gpu_runtime, require_gpu_variant
+from coldframe.serve.reference import open_reference
 
 __all__ = ["BACKENDS", "PRECISIONS", "Backend", "Runtime", "open_runtime", "require_variant"]
 
@@ -41,7 +42,7 @@ def open_runtime(
     opened = bundle if isinstance(bundle, Bundle) else open_bundle(bundle)
     require_variant(opened, backend, precision)
     if (backend, precision) == ("torch", "fp32"):
-        return _reference(opened, threads)
+        return open_reference(opened, threads)
     known = cast(Backend, backend)  # anything else was refused
     check_digests(opened, variant_files(known, precision))
     return load_variant(opened.path, opened.geometry, known, precision, threads=threads)
@@ -64,21 +65,6 @@ def require_variant(bundle: Bundle, backend: Backend | GpuBackend, precision: st
     require_offer(backend, precision)
     if (backend, precision) != ("torch", "fp32"):  # which parity is measured against
         _require_parity(bundle, variant(backend, precision), precision)
-
-
-def _reference(bundle: Bundle, threads: int | None) -> Runtime:
-    """The reference itself, whose weights are checked tensor by tensor."""
-    from coldframe.export.checkpoint import weights_sha256
-    from coldframe.export.families import load_encoder
-    from coldframe.export.torch_runtime import TorchRuntime
-
-    model = load_encoder(bundle.path)
-    found = weights_sha256(model)
-    if found != bundle.weights_sha256:
-        raise BundleError(
-            f"{bundle.path} holds weights of digest {found}, not {bundle.weights_sha256}. Export it again."
-        )
-    return TorchRuntime(model, geometry=bundle.geometry, threads=threads)
 
 
 def _require_parity(bundle: Bundle, key: str, precision: str) -> None:

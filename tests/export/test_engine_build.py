@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,9 +20,12 @@ from coldframe.export.engine_cli import build_engine_command
 from coldframe.export.graph import write_graph
 from coldframe.export.levjepa import LeVJEPA
 from coldframe.export.tensorrt_library import load_library, targets
-from tests.export.conftest import TINY
+from tests.export.conftest import TINY, lively_model
+from tests.export.hugging_face import small_vjepa2
+from tests.export.image_folders import hugging_face_folder, timm_folder
 
 RTX = load_library("tensorrt_rtx")
+OUTPUTS = ("cls", "patch")
 
 
 def spec(precision: str = "fp32", **changes: Any) -> EngineSpec:
@@ -59,26 +63,61 @@ def graphs(tiny_model: LeVJEPA, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
 def test_every_typed_graph_parses_and_builds(graphs: dict[str, Path], precision: str) -> None:
-    plan = build_plan(RTX, graphs[precision], spec(precision))
+    plan = build_plan(RTX, graphs[precision], spec(precision), OUTPUTS)
     assert len(plan) > 100_000
     assert plan[:8] == b"vtrt\0\0\0\0"  # what a plan of this library begins with
 
 
+def _vjepa2(source: Path) -> dict[str, Any]:
+    small_vjepa2(source)
+    return {}
+
+
+def _clip_vit(source: Path) -> dict[str, Any]:
+    hugging_face_folder("clip", source)
+    return {"frames": 2, "precisions": ("fp32", "bf16")}
+
+
+def _resnet(source: Path) -> dict[str, Any]:
+    """Convolutions alone, without a vector a frame."""
+    timm_folder("resnet18", source)
+    return {"frames": 2, "precisions": ("fp32", "fp16")}
+
+
+def _other_sizes(source: Path) -> dict[str, Any]:
+    save_reference(lively_model(TINY), source)
+    return {"frames": 3, "layers": (0,)}
+
+
+@pytest.mark.parametrize("write", [_vjepa2, _clip_vit, _resnet, _other_sizes])
+def test_graph_of_every_family_builds(write: Callable[[Path], dict[str, Any]], tmp_path: Path) -> None:
+    bundle = export_bundle(tmp_path / "source", tmp_path / "bundle", **write(tmp_path / "source"))
+    for precision in bundle.precisions:
+        engine = build_engine(bundle, flavour="tensorrt_rtx", precision=precision, compute_capability="8.9")
+        assert engine.spec.clip == bundle.geometry.clip_shape
+        assert engine.plan_bytes > 100_000
+
+
+def test_graph_with_other_outputs_is_refused(graphs: dict[str, Path]) -> None:
+    with pytest.raises(BundleError, match=r"is not an encoder for clips .* its inputs and outputs are .*'cls'"):
+        build_plan(RTX, graphs["fp32"], spec(), ("patch",))
+
+
 def test_graph_of_another_precision_is_refused(graphs: dict[str, Path]) -> None:
     """A strongly typed network keeps the graph's types, so an engine that is called fp16 must have them."""
-    with pytest.raises(BundleError, match=r"matrix products in \['DataType.FLOAT'\], not in fp16"):
-        build_plan(RTX, graphs["fp32"], spec("fp16"))
+    with pytest.raises(BundleError, match=r"products in \['DataType.FLOAT'\], not in fp16"):
+        build_plan(RTX, graphs["fp32"], spec("fp16"), OUTPUTS)
 
 
 def test_graph_for_other_clips_is_refused(graphs: dict[str, Path]) -> None:
     with pytest.raises(BundleError, match=r"is not an encoder for clips \(8, 32, 32, 3\)"):
-        build_plan(RTX, graphs["fp32"], spec(clip=(8, 32, 32, 3)))
+        build_plan(RTX, graphs["fp32"], spec(clip=(8, 32, 32, 3)), OUTPUTS)
 
 
 def test_what_does_not_parse_is_refused_with_the_librarys_reason(tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"no graph")
     with pytest.raises(BundleError, match=r"tensorrt_rtx 1\.\d.* cannot parse .*bad.onnx: .{10}"):
-        build_plan(RTX, tmp_path / "bad.onnx", spec())
+        build_plan(RTX, tmp_path / "bad.onnx", spec(), OUTPUTS)
 
 
 class Recorder:
@@ -148,7 +187,7 @@ class Spy:
 
 def test_network_is_strongly_typed_without_tf32_and_its_batch_is_free(graphs: dict[str, Path]) -> None:
     recorder = Recorder()
-    build_plan(recorder.library(), graphs["fp32"], spec(profile=Profile(best=2, largest=6)))
+    build_plan(recorder.library(), graphs["fp32"], spec(profile=Profile(best=2, largest=6)), OUTPUTS)
     assert recorder.network_flags == [1 << int(RTX.NetworkDefinitionCreationFlag.STRONGLY_TYPED)]
     assert recorder.flags_cleared == [RTX.BuilderFlag.TF32]
     assert recorder.capabilities == [(RTX.ComputeCapability.SM89, 0)]
@@ -269,7 +308,7 @@ def test_timing_cache_is_read_and_written_back(graphs: dict[str, Path], tmp_path
     library = recorder.library()
     path = tmp_path / "engines" / "cache.timing"
     for _ in range(2):
-        build_plan(library, graphs["fp32"], spec(), timing_cache=path)
+        build_plan(library, graphs["fp32"], spec(), OUTPUTS, timing_cache=path)
     assert seen == [b"", ("cache", False), b"times", ("cache", False)]
     assert path.read_bytes() == b"times"
 

@@ -1,5 +1,6 @@
 """What all GPU runtimes share, with the CPU in the GPU's place: splitting, real batch sizes, fresh arrays."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from coldframe.errors import UsageError
 from coldframe.export.cuda import Gpu
 from coldframe.export.frame_attention import PerFrameEncoder
-from coldframe.export.gpu_runtime import GpuRuntime
+from coldframe.export.gpu_runtime import GpuRuntime, Outputs
 from coldframe.export.levjepa import LeVJEPA
 from coldframe.export.torch_cuda import TorchEncode
 from coldframe.export.torch_runtime import TorchRuntime
@@ -36,16 +37,16 @@ class Reused:
 
     def __init__(self, model: LeVJEPA, largest: int) -> None:
         self.encode = TorchEncode(PerFrameEncoder(model))
-        self.cls = torch.full((largest, TINY.embed_dim), 777.0)
-        self.patch = torch.full((largest, TINY.num_frames, TINY.grid, TINY.grid, TINY.embed_dim), 777.0)
+        shapes = TINY.geometry().output_shapes(largest)
+        self.memory = {name: torch.full(shape, 777.0) for name, shape in shapes.items()}
         self.sizes: list[int] = []
 
-    def __call__(self, clips: torch.Tensor, stream: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def __call__(self, clips: torch.Tensor, stream: Any) -> Outputs:
         count = len(clips)
         self.sizes.append(count)
-        cls, patch = self.encode(clips, stream)
-        self.cls[:count], self.patch[:count] = cls, patch
-        return self.cls[:count], self.patch[:count]
+        for name, values in self.encode(clips, stream).items():
+            self.memory[name][:count] = values
+        return {name: values[:count] for name, values in self.memory.items()}
 
 
 @pytest.mark.parametrize(
@@ -87,3 +88,26 @@ def test_record_of_a_run_names_gpu_and_driver(tiny_model: LeVJEPA) -> None:
     facts = runtime(TorchEncode(PerFrameEncoder(tiny_model))).provenance()
     assert facts.keys() == {"runtime", "provider", "threads", "cpu"}
     assert facts["provider"] == "cuda, NVIDIA H200, compute capability 9.0, driver 580.65"
+
+
+def test_every_output_of_the_geometry_comes_down_row_by_row() -> None:
+    """Vectors a frame and further layers, whose shapes are not those of [CLS] and patches."""
+    geometry = replace(TINY.geometry(), has_cls=False, has_frame_cls=True, layers=(1,))
+
+    def encode(clips: torch.Tensor, stream: Any) -> Outputs:
+        marks = clips[:, 0, 0, 0, 0].float()
+        shapes = geometry.output_shapes(len(clips)).items()
+        return {
+            name: marks.view(-1, *[1] * (len(shape) - 1)).expand(shape) + number
+            for number, (name, shape) in enumerate(shapes)
+        }
+
+    encoder = GpuRuntime(
+        encode, geometry, backend="torch", precision="fp32", max_batch=2, stream=None, gpu=H200, version="torch 2.13"
+    )
+    clips = random_clips(TINY, 5)
+    got, marks = encoder(clips), clips[:, 0, 0, 0, 0].astype(np.float32)
+    assert not got.has_cls
+    for number, values in enumerate((got.frame_cls, got.patch, got.layers[1])):
+        expected = np.broadcast_to((marks + number).reshape(-1, *[1] * (values.ndim - 1)), values.shape)
+        np.testing.assert_array_equal(values, expected)

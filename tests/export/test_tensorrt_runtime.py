@@ -96,7 +96,8 @@ def test_plan_reads_clips_and_writes_outputs_of_the_real_batch() -> None:
     encode = TensorRTEncode(library(context), ENGINE, b"plan", TINY)
     for count in (4, 1, 3):
         clips = random_clips(TINY, count, seed=count)
-        cls, patch = encode(torch.from_numpy(clips), STREAM)
+        got = encode(torch.from_numpy(clips), STREAM)
+        cls, patch = got["cls"], got["patch"]
         assert tuple(cls.shape) == (count, 48)
         assert tuple(patch.shape) == (count, 4, 2, 2, 48)
         np.testing.assert_allclose(cls[:, 0].numpy(), clips.mean(axis=(1, 2, 3, 4)), rtol=1e-6)
@@ -106,9 +107,9 @@ def test_plan_reads_clips_and_writes_outputs_of_the_real_batch() -> None:
 
 def test_outputs_of_one_run_survive_the_next() -> None:
     encode = TensorRTEncode(library(Context()), ENGINE, b"plan", TINY)
-    first, _ = encode(torch.from_numpy(random_clips(TINY, 2, seed=1)), STREAM)
+    first = encode(torch.from_numpy(random_clips(TINY, 2, seed=1)), STREAM)["cls"]
     kept = first.clone()
-    second, _ = encode(torch.from_numpy(random_clips(TINY, 2, seed=2)), STREAM)
+    second = encode(torch.from_numpy(random_clips(TINY, 2, seed=2)), STREAM)["cls"]
     assert torch.equal(first, kept)
     assert not torch.equal(first, second)
 

@@ -43,6 +43,6 @@ def test_clips_of_a_late_producer_are_waited_for(tiny_model: LeVJEPA) -> None:
         late.copy_(source)
         ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
         ready.record()
-    cls, patch = runtime.encode_device(late, ready=ready)
-    np.testing.assert_array_equal(cls.cpu().numpy(), wanted.cls)
-    np.testing.assert_array_equal(patch.cpu().numpy(), wanted.patch)
+    got = runtime.encode_device(late, ready=ready)
+    np.testing.assert_array_equal(got["cls"].cpu().numpy(), wanted.cls)
+    np.testing.assert_array_equal(got["patch"].cpu().numpy(), wanted.patch)

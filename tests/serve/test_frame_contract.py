@@ -109,11 +109,14 @@ def test_arrays_are_fresh_and_layout_in_memory_does_not_matter(runtime: Runtime)
 
 @pytest.fixture(scope="module")
 def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eight short videos of two classes and a manifest of them; the last clip of each is padded."""
+    """Eight short videos of two classes and a manifest of them; the last clip of each is padded.
+
+    Only bars 3 to 8 are in the square crop: 14 lets the two real frames of video 0's padded clip, 30 and 32, differ.
+    """
     folder = tmp_path_factory.mktemp("videos")
     lines = ["path,label,source"]
     for number in range(8):
-        barcode.write_video(folder / f"{number}.mp4", 20, first=100 * number)
+        barcode.write_video(folder / f"{number}.mp4", 20, first=14 + 100 * number)
         lines.append(f"{number}.mp4,{'ab'[number % 2]},{number}")
     (folder / "all.csv").write_text("\n".join(lines) + "\n")
     return folder
@@ -141,6 +144,7 @@ def test_store_holds_one_vector_a_frame_and_their_mean_over_real_frames(
         with pytest.raises(UsageError, match=r"keeps no \[CLS\]"):
             store.cls()
     else:
+        assert np.abs(expected.frame_cls[2, 0] - expected.frame_cls[2, 1]).max() > 0.1  # so that padding would show
         means = [vectors[:count].mean(0) for vectors, count in zip(expected.frame_cls, real, strict=True)]
         np.testing.assert_allclose(store.cls(), np.stack(means), atol=1e-4)
     if tier in ("cls", "mean"):

@@ -24,7 +24,7 @@ from coldframe.export.tensorrt_library import load_library
 from coldframe.export.torch_cuda import TorchEncode
 from coldframe.progress import progress_bar
 from coldframe.serve.extract import extract, make_recipe
-from coldframe.serve.runtime import open_runtime
+from coldframe.serve.runtime import open_runtime, require_variant
 from tests.export.conftest import TINY, lively_model, random_clips
 
 ABSENT = "/nowhere/at/all"  # had the bundle been looked at first, the error would be about it
@@ -208,6 +208,33 @@ def test_weights_that_are_not_the_bundles_are_refused(bundle: Bundle, monkeypatc
     stand_in(monkeypatch, lively_model(TINY))
     with pytest.raises(BundleError, match="holds weights of digest"):
         open_runtime(replace(bundle, weights_sha256="7" * 64), backend="torch", device="cuda")
+
+
+def test_torch_on_a_gpu_refuses_other_sizes_and_says_what_runs_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    save_reference(lively_model(TINY), tmp_path / "source")
+    wide = export_bundle(tmp_path / "source", tmp_path / "bundle", layers=(0,))
+    monkeypatch.setattr("coldframe.export.cuda.find_gpu", lambda: H200)
+    for opened in (open_runtime, require_variant):
+        with pytest.raises(UsageError, match=r"on a GPU it is LeVJEPA at the released sizes.*onnxruntime, tensorrt"):
+            opened(wide, "torch", "fp32", device="cuda")
+
+
+def test_other_encoders_run_by_their_graph_and_are_measured_against_their_own_reference(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """ONNX Runtime's CPU session in the place of its CUDA one."""
+    save_reference(lively_model(TINY), tmp_path / "source")
+    wide = export_bundle(tmp_path / "source", tmp_path / "bundle", layers=(0,))
+    monkeypatch.setattr("coldframe.export.cuda.find_gpu", lambda: H200)
+    monkeypatch.setattr(onnx_runtime, "require_provider", lambda device: None)
+    monkeypatch.setitem(onnx_runtime._PROVIDERS, "cuda", onnx_runtime._PROVIDERS["cpu"])
+    runtime = open_runtime(wide, "onnxruntime", device="cuda")
+    clips = random_clips(TINY, 2)
+    np.testing.assert_allclose(runtime(clips).layers[0], open_runtime(wide, "torch")(clips).layers[0], atol=3e-5)
+    (kept,) = (wide.path / "engines").glob("onnxruntime.fp32.*.parity.json")
+    assert '"layers": {' in kept.read_text()
 
 
 def test_graph_that_the_bundle_lacks_is_refused(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
