@@ -4,9 +4,9 @@ Printed averages are means over task groups of the means over each group's datas
 (TAL). 17 of the 18 rows of the paper's Tables 3, 4 and 6 agree within 0.05; CLIP in Table 3 and all of Table 5 do not.
 
 The VideoGLUE score (VGS) weights adaptations by 1 / log10 of their trainable FLOPs in units of 1e9. It depends on that
-unit and on whether a multiply-add counts as one or two, its weight explodes at 1 GFLOP and is negative below; such costs
-are refused. The paper's value has four adaptations, of which two read a store of frozen features: a score over those
-two is another number and must not stand beside the paper's.
+unit and on whether a multiply-add counts as one or two, its weight explodes at 1 GFLOP and is negative below; such
+costs are refused. The paper's value has four adaptations, of which two read a store of frozen features: a score over
+those two is another number and must not stand beside the paper's.
 """
 
 import math
