@@ -94,6 +94,7 @@ def to_dict(report: AttentiveReport) -> dict[str, Any]:
         "chance": report.chance,
         "majority_top1": report.majority_top1,
         "reading": report.read.to_dict(),
+        "train_token_digests": list(report.trained.token_digests),
         "warnings": warnings(report),
     }
 

@@ -3,32 +3,36 @@
     window_shuffle    labels permuted among train windows, and among validation windows. Finds labels in features and
                       test rows in train; blind to leaks between windows of one source.
     source_relabel    every source gets the labels of another, in all parts. Above chance: sources straddle the split.
-                      Where sources hold several classes, these are also renamed within each source.
-    label_null        labels permuted among train sources, and among validation sources: the null of the real score.
+    label_null        labels permuted among train sources, and among validation sources: the null of the real score,
+                      with the larger p of two exchanges (see `relabelling`).
     same_source       share of test windows whose nearest train window is of the same source or content.
     near_duplicates   confirmed copies with one side in train and the other in test.
 
 The penalty is chosen again in every permutation. All are made with the ridge readout, which has a closed form.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.probes.category import Category
-from coldframe.probes.metrics import balanced_accuracy, chance, confusion
+from coldframe.probes.metrics import chance, confusion
 from coldframe.probes.near_duplicates import NearDuplicates
 from coldframe.probes.permutation import Null
 from coldframe.probes.refit import Refit
+from coldframe.probes.relabelling import permute_sources, standardised_excess
 from coldframe.probes.selection import Selection
+from coldframe.probes.source_counts import Counts, balanced_accuracy, source_counts
 from coldframe.probes.split import Split
 from coldframe.probes.verdict import Control, above_null, at_chance
 
 PERMUTATIONS = 999
 FEW_PERMUTATIONS = 199  # for a mean, which is known sooner than a small p
 _BLOCK_BYTES = 64 << 20
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -71,23 +75,22 @@ def label_controls(
     """
     refit = Refit(problem.matrix, problem.split, problem.classes)
     labels = problem.selection.labels.codes
-    observed = _score(problem, refit, labels, labels)
     few = min(FEW_PERMUTATIONS, permutations)
-    drawn = {
-        name: Null(scores=np.array(list(_counted(make(problem, refit, count, seed), on_fit))))
-        for name, make, count in (
-            ("window_shuffle", _window_shuffle, few),
-            ("source_relabel", _source_relabel, few),
-            ("label_null", _source_shuffle, permutations),
-        )
-    }
+    shuffled, relabelled = (
+        Null(scores=np.array(list(_counted(make(problem, refit, few, seed), on_fit))))
+        for make in (_window_shuffle, _source_relabel)
+    )
+    predicted = _refitted(problem, refit, labels)
+    real = _counts(problem, predicted, labels)
+    drawn = list(_counted(_source_shuffle(problem, refit, permutations, seed), on_fit))
+    exchanged = list(_test_exchange(problem, predicted, permutations, seed))
     level = chance(confusion(labels[problem.split.test], labels[problem.split.test], problem.classes))
     sources = problem.test_sources
     return [
         at_chance(
             "window_shuffle",
             "balanced accuracy minus chance, labels permuted among windows of a part",
-            drawn["window_shuffle"],
+            shuffled,
             level,
             sources,
             two_sided=True,
@@ -95,7 +98,7 @@ def label_controls(
         at_chance(
             "source_relabel",
             "balanced accuracy minus chance, labels permuted among all sources",
-            drawn["source_relabel"],
+            relabelled,
             level,
             sources,
             two_sided=False,
@@ -103,9 +106,14 @@ def label_controls(
         above_null(
             "label_null",
             "balanced accuracy minus its mean under labels permuted among sources",
-            observed,
-            drawn["label_null"],
+            _balanced(real),
+            Null(scores=np.array([_balanced(counts) for counts in drawn])),
             sources,
+            # Each is fair under its own assumption about how long the sources of a class are (see `relabelling`).
+            p=max(
+                _share(standardised_excess, real, drawn),
+                _share(_balanced, real, exchanged),
+            ),
         ),
     ]
 
@@ -129,25 +137,6 @@ def leak_controls(
     return [_same_source(problem, source_column), _copies_apart(problem, copies, video)]
 
 
-def permute_sources(
-    labels: NDArray[np.int64], components: NDArray[np.int64], rows: NDArray[np.int64], rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """`labels` with those of `rows` replaced: each source gets the labels of another, repeated to its length.
-
-    Where that source holds several classes, they are renamed among each other as well: if every source held all classes
-    in the same order, exchanging sources alone would change nothing, and the real score would be its own null.
-    """
-    out = labels.copy()
-    order = np.argsort(components[rows], kind="stable")
-    _, starts = np.unique(components[rows][order], return_index=True)
-    members = np.split(rows[order], starts[1:])
-    for mine, other in zip(members, rng.permutation(len(members)).tolist(), strict=True):
-        given = np.resize(labels[members[other]], len(mine))
-        held, code = np.unique(given, return_inverse=True)
-        out[mine] = rng.permutation(held)[code] if len(held) > 1 else given
-    return out
-
-
 def _window_shuffle(problem: Problem, refit: Refit, count: int, seed: int) -> Iterator[float]:
     labels = problem.selection.labels.codes
     rng = np.random.default_rng([seed, 1])
@@ -155,7 +144,7 @@ def _window_shuffle(problem: Problem, refit: Refit, count: int, seed: int) -> It
         permuted = labels.copy()
         for rows in (problem.split.train, problem.split.validation):
             permuted[rows] = rng.permutation(labels[rows])
-        yield _score(problem, refit, permuted, labels)
+        yield _balanced(_counts(problem, _refitted(problem, refit, permuted), labels))
 
 
 def _source_relabel(problem: Problem, refit: Refit, count: int, seed: int) -> Iterator[float]:
@@ -168,25 +157,48 @@ def _source_relabel(problem: Problem, refit: Refit, count: int, seed: int) -> It
         test = permuted[problem.split.test]
         # A relabelled test part can lack a class; its chance is then higher, which is no leak.
         own_level = chance(confusion(test, test, problem.classes))
-        yield _score(problem, refit, permuted, permuted) - own_level + level
+        predicted = _refitted(problem, refit, permuted)
+        yield _balanced(_counts(problem, predicted, permuted)) - own_level + level
 
 
-def _source_shuffle(problem: Problem, refit: Refit, count: int, seed: int) -> Iterator[float]:
+def _source_shuffle(problem: Problem, refit: Refit, count: int, seed: int) -> Iterator[Counts]:
     labels, components = problem.selection.labels.codes, problem.selection.components.codes
     rng = np.random.default_rng([seed, 3])
     for _ in range(count):
         permuted = permute_sources(labels, components, problem.split.train, rng)
-        yield _score(problem, refit, permute_sources(permuted, components, problem.split.validation, rng), labels)
+        permuted = permute_sources(permuted, components, problem.split.validation, rng)
+        yield _counts(problem, _refitted(problem, refit, permuted), labels)
 
 
-def _score(problem: Problem, refit: Refit, fitted: NDArray[np.int64], truth: NDArray[np.int64]) -> float:
-    """Balanced accuracy on test by `truth` of the head that `fitted` gives."""
-    split = problem.split
-    predicted = refit.predict(fitted[split.train], fitted[split.validation])
-    return balanced_accuracy(confusion(truth[split.test], predicted, problem.classes))
+def _test_exchange(problem: Problem, predicted: NDArray[np.int64], count: int, seed: int) -> Iterator[Counts]:
+    """Counts of the real head's answers, its test sources having exchanged their labels."""
+    labels, components = problem.selection.labels.codes, problem.selection.components.codes
+    rng = np.random.default_rng([seed, 4])
+    for _ in range(count):
+        yield _counts(problem, predicted, permute_sources(labels, components, problem.split.test, rng))
 
 
-def _counted(scores: Iterator[float], on_fit: Callable[[int], object]) -> Iterator[float]:
+def _refitted(problem: Problem, refit: Refit, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    return refit.predict(labels[problem.split.train], labels[problem.split.validation])
+
+
+def _counts(problem: Problem, predicted: NDArray[np.int64], truth: NDArray[np.int64]) -> Counts:
+    """Counts of each source on test, by the classes `truth` of all rows."""
+    rows, components = problem.split.test, problem.selection.components
+    codes = components.codes[rows]
+    return source_counts(truth[rows], predicted, codes, classes=problem.classes, count=len(components.names))
+
+
+def _share(statistic: Callable[[Counts], float], real: Counts, permuted: Sequence[Counts]) -> float:
+    """p-value of `statistic`."""
+    return Null(scores=np.array([statistic(counts) for counts in permuted])).p_value(statistic(real))
+
+
+def _balanced(counts: Counts) -> float:
+    return float(balanced_accuracy(counts.sum(axis=0)))
+
+
+def _counted(scores: Iterator[_T], on_fit: Callable[[int], object]) -> Iterator[_T]:
     for score in scores:
         on_fit(1)
         yield score

@@ -22,6 +22,11 @@ def listed_rows(store: TokenStore, label: str, manifest: SplitManifest) -> tuple
         UsageError: a labelled video is not listed or has another label than when the split was made; the columns
             that the split keeps together put two parts into one leak component; or a part lacks a class.
     """
+    if manifest.multi_label:
+        raise UsageError(
+            "this split was made for several labels a video (--multi-label), and this readout has one. Use "
+            "`coldframe-probe multi-label`, or make another split."
+        )
     chosen = labelled_selection(store, label, manifest.by)
     video = store.column("video").astype(np.int64)[chosen.rows]
     sha256 = video_text(store, "sha256")
@@ -68,7 +73,7 @@ def _require_listed(store: TokenStore, digests: dict[int, str], texts: list[str]
             "unknown which side they belong to. Make a new split of this store."
         )
     if manifest.label is not None:
-        other = [v for v, digest in digests.items() if known[digest].label != texts[v]]
+        other = [v for v, digest in digests.items() if known[digest].label != manifest.label_text(texts[v])]
         if other:
             v = other[0]
             raise UsageError(

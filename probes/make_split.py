@@ -11,6 +11,7 @@ from coldframe.probes.category import Category
 from coldframe.probes.columns import require_classes, video_text
 from coldframe.probes.features import TokenStore, read_features
 from coldframe.probes.groups import leak_components
+from coldframe.probes.label_sets import SEPARATOR, divide_sets, label_set, set_text, sources_per_label
 from coldframe.probes.near_duplicates import Frames, NearDuplicates, Windows, clusters, find_near_duplicates
 from coldframe.probes.selection import require_groups
 from coldframe.probes.split import (
@@ -19,6 +20,7 @@ from coldframe.probes.split import (
     assign,
     components_per_class,
     covers,
+    require_ratios,
     split_by_group,
 )
 from coldframe.probes.split_manifest import EXCLUDED, ListedVideo, SplitManifest, sort_videos
@@ -33,6 +35,7 @@ def make_split(
     *,
     by: tuple[str, ...] = ("source",),
     label: str | None = None,
+    multi_label: bool = False,
     ratios: tuple[float, float, float] = DEFAULT_RATIOS,
     folds: int = 0,
     seed: int = 0,
@@ -44,6 +47,8 @@ def make_split(
         store: an open token store.
         by: video columns whose values stay on one side; equal contents and confirmed copies always do.
         label: video column with the classes; each has its share in every part.
+        multi_label: whether its cells list several labels. Labels with too few sources are then listed and do not
+            count; their videos are divided like the others.
         ratios: shares of sources in train, validation and test; not used for folds.
         folds: 0 for train, validation and test, else 3 or more folds.
         seed: of the division.
@@ -52,8 +57,11 @@ def make_split(
     Raises:
         UsageError: unusable columns, or too few sources for any honest division.
     """
+    if multi_label and label is None:
+        raise UsageError("several labels a video were announced, and no label column is named. Name it with --label.")
     if folds and folds < 3:
         raise UsageError(f"folds is {folds}; allowed is 3 or more: one tests, one validates, the others train.")
+    require_ratios(ratios)
     sha256 = video_text(store, "sha256")
     groups = {name: video_text(store, name) for name in by}
     labels = [""] * len(sha256) if label is None else video_text(store, label)
@@ -63,7 +71,9 @@ def make_split(
     video = store.column("video").astype(np.int64)
     rows = ok if label is None else ok[np.array([bool(text) for text in labels])[video[ok]]]
     used = np.unique(video[rows])
-    if label is not None:
+    if multi_label:
+        labels = [set_text(label_set(text)) for text in labels]
+    elif label is not None:
         require_classes(label, [labels[v] for v in used])
     require_groups(store, groups, used)
 
@@ -71,7 +81,10 @@ def make_split(
     linked = {**groups, "near_duplicate": clusters(copies.confirmed(), len(sha256))}
     components = leak_components(linked, sha256).take(used)
     classes = Category.from_text([labels[v] for v in used])
-    parts = _parts(components, classes, ratios, folds, seed, label is not None)
+    if multi_label:
+        parts = _parts_of_sets(components, [label_set(labels[v]) for v in used], ratios, folds, seed)
+    else:
+        parts = _parts(components, classes, ratios, folds, seed, label is not None)
     counts = np.bincount(video[rows], minlength=len(sha256))
     paths = store.video_column("path")
     return SplitManifest(
@@ -80,6 +93,7 @@ def make_split(
         seed=seed,
         ratios=() if folds else ratios,
         folds=folds,
+        multi_label=multi_label,
         near_duplicates=_plain(copies, sha256),
         made_from={"store": store.name, "recipe_id": store.recipe_id},
         videos=sort_videos(
@@ -124,6 +138,24 @@ def _parts(
     for i, name in zip(kept.tolist(), _named(held, labels, ratios, folds, seed), strict=True):
         parts[i] = name
     return parts
+
+
+def _parts_of_sets(
+    components: Category, sets: list[frozenset[str]], ratios: tuple[float, float, float], folds: int, seed: int
+) -> list[str]:
+    """Part of each video; labels with fewer sources than parts do not decide."""
+    wanted = folds or MIN_COMPONENTS
+    sources = sources_per_label(components, sets)
+    enough = frozenset(name for name, count in sources.items() if count >= wanted)
+    if not enough:
+        listed = ", ".join(f"{name!r} ({count})" for name, count in list(sources.items())[:20]) or "none"
+        raise UsageError(
+            f"no label has {wanted} or more sources, one for each part. Sources a label: {listed}. Labels of a cell "
+            f"stand between {SEPARATOR!r}. Add sources, take fewer folds, or group less coarsely."
+        )
+    shares, salt = ((1 / folds,) * folds, f"{seed}:folds") if folds else (ratios, str(seed))
+    names = [f"fold {fold}" for fold in range(folds)] if folds else list(PARTS)
+    return [names[part] for part in divide_sets(components, [one & enough for one in sets], shares, salt).tolist()]
 
 
 def _named(

@@ -61,8 +61,7 @@ def split_by_group(
     Raises:
         UsageError: a class has fewer than 3 components, or no division has every class in every part.
     """
-    if min(ratios) <= 0 or abs(sum(ratios) - 1) > 1e-9:
-        raise UsageError(f"split ratios are {ratios}; allowed are three positive numbers that sum to 1.")
+    require_ratios(ratios)
     sources = components_per_class(components, labels)
     few = [name for name, count in zip(labels.names, sources, strict=True) if count < MIN_COMPONENTS]
     if few:
@@ -80,6 +79,16 @@ def split_by_group(
         "found no split by source that has every class in train, validation and test: sources that hold "
         f"several classes are too entangled ({_ATTEMPTS} attempts). Add sources or leave rare classes out."
     )
+
+
+def require_ratios(ratios: Sequence[float]) -> None:
+    """Refuse shares of parts that are not positive or do not sum to 1.
+
+    Raises:
+        UsageError: they are not.
+    """
+    if min(ratios) <= 0 or abs(sum(ratios) - 1) > 1e-9:
+        raise UsageError(f"split ratios are {ratios}; allowed are three positive numbers that sum to 1.")
 
 
 def require_disjoint(split: Split, components: Category) -> None:

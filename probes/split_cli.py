@@ -26,6 +26,11 @@ from coldframe.store import open_store
     "confirmed near-copies always do.",
 )
 @click.option("--label", metavar="COLUMN", help="Column with the classes; each gets its share in every part.")
+@click.option(
+    "--multi-label",
+    is_flag=True,
+    help="Cells of --label list several labels with `;` between them; each gets its share.",
+)
 @click.option("--labels", "labels_csv", metavar="FILE.csv", help="CSV with a sha256 or path column, and the labels.")
 @click.option(
     "--ratios",
@@ -42,6 +47,7 @@ def split_command(
     store: str,
     by: tuple[str, ...],
     label: str | None,
+    multi_label: bool,
     labels_csv: str | None,
     ratios: str,
     folds: int,
@@ -68,6 +74,7 @@ def split_command(
             opened,
             by=by,
             label=label,
+            multi_label=multi_label,
             ratios=(shares[0], shares[1], shares[2]),
             folds=folds,
             seed=seed,
@@ -84,6 +91,7 @@ def summary(manifest: SplitManifest, out: str) -> dict[str, object]:
         "digest": manifest.digest,
         "by": list(manifest.by),
         "label": manifest.label,
+        "multi_label": manifest.multi_label,
         "counts": manifest.counts(),
         "excluded": manifest.excluded(),
         "near_duplicates": manifest.near_duplicates,
@@ -106,7 +114,8 @@ def to_text(manifest: SplitManifest, out: str) -> str:
     ]
     if manifest.excluded():
         listed = ", ".join(f"{one_line(name)!r} ({c['sources']} sources)" for name, c in manifest.excluded().items())
-        lines.append(f"warning: classes with too few sources are in no part: {listed}.")
+        where = "do not decide, and their videos stay" if manifest.multi_label else "are in no part"
+        lines.append(f"warning: classes with too few sources {where}: {listed}.")
     return "\n".join(lines)
 
 

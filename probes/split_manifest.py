@@ -7,7 +7,7 @@ the encoder. Whole leak components are divided; windows follow their video. The 
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from coldframe.errors import InputNotFound, StoreError, UsageError
 from coldframe.probes.category import Category
-from coldframe.probes.split import PARTS, Split, build_split
+from coldframe.probes.label_sets import NONE, label_set, set_text, sources_per_label
+from coldframe.probes.split import MIN_COMPONENTS, PARTS, Split, build_split
 from coldframe.store.files import write_bytes
 from coldframe.store.recipe import canonical_json
 from coldframe.store.text import path_to_text
@@ -34,7 +35,7 @@ class ListedVideo:
         sha256: digest of its content.
         path: where it was, for people.
         component: leak component.
-        label: class; empty if the split was made without labels.
+        label: class, or the sorted labels with `;` between them; empty if the split was made without labels.
         part: `train`, `validation`, `test`, `fold 0`, `fold 1`, ... or `excluded`.
         rows: ok windows that it had when the split was made.
     """
@@ -60,6 +61,7 @@ class SplitManifest:
         near_duplicates: what the search for copies found, as plain data.
         made_from: path and recipe_id of the store that the split was made from.
         videos: sorted by digest.
+        multi_label: whether a video has several labels. Rare ones are then listed, and their videos stay.
         path: the file that it was read from or written to.
     """
 
@@ -71,6 +73,7 @@ class SplitManifest:
     near_duplicates: dict[str, Any]
     made_from: dict[str, str]
     videos: tuple[ListedVideo, ...]
+    multi_label: bool = False
     path: Path | None = None
 
     @property
@@ -80,6 +83,8 @@ class SplitManifest:
 
     def _fields(self) -> dict[str, Any]:
         fields = {name: value for name, value in vars(self).items() if name not in ("videos", "path")}
+        if not self.multi_label:
+            del fields["multi_label"]  # manifests of one label a video keep the digest that they had before
         return {
             "format": FORMAT,
             **fields,
@@ -88,18 +93,41 @@ class SplitManifest:
             "videos": [asdict(video) for video in self.videos],
         }
 
+    @property
+    def parts(self) -> int:
+        """Parts that every class is in: 3, or the number of folds."""
+        return self.folds or MIN_COMPONENTS
+
+    def label_text(self, cell: str) -> str:
+        """What the split lists for a video whose cell says `cell`."""
+        return set_text(label_set(cell)) if self.multi_label else cell
+
     def counts(self) -> dict[str, dict[str, dict[str, int]]]:
-        """Sources, videos and windows of each class in each part."""
+        """Sources, videos and windows of each class in each part; videos with none of several labels are named ''."""
         table: dict[str, dict[str, dict[str, int]]] = {}
+        rare = self._rare()
         for part in sorted({video.part for video in self.videos} - {EXCLUDED}):
             here = [video for video in self.videos if video.part == part]
-            table[part] = {label: _counts([v for v in here if v.label == label]) for label in _labels(here)}
+            table[part] = _table(here, [self._labels(video) - rare or {NONE} for video in here])
         return table
 
     def excluded(self) -> dict[str, dict[str, int]]:
-        """Counts of the classes that are in no part, because too few sources have them."""
-        out = [video for video in self.videos if video.part == EXCLUDED]
-        return {label: _counts([v for v in out if v.label == label]) for label in _labels(out)}
+        """Counts of the classes that are not in every part, because too few sources have them."""
+        if not self.multi_label:
+            out = [video for video in self.videos if video.part == EXCLUDED]
+            return _table(out, [{video.label} for video in out])
+        return _table(self.videos, [self._labels(video) & self._rare() for video in self.videos])
+
+    def _labels(self, video: ListedVideo) -> frozenset[str]:
+        return label_set(video.label) if self.multi_label else frozenset({video.label})
+
+    def _rare(self) -> frozenset[str]:
+        """Labels with fewer sources than parts; none without several labels a video, as these videos are in no part."""
+        if not self.multi_label:
+            return frozenset()
+        components = Category.from_text([video.component for video in self.videos])
+        sources = sources_per_label(components, [self._labels(video) for video in self.videos])
+        return frozenset(name for name, count in sources.items() if count < self.parts)
 
     def divisions(self) -> list[dict[str, str]]:
         """Part of each listed content digest; one mapping, or one a fold, which tests it and validates on the next."""
@@ -161,6 +189,7 @@ def read_manifest(file: str | os.PathLike[str]) -> SplitManifest:
             by=tuple(fields["by"]),
             ratios=tuple(fields["ratios"]),
             videos=tuple(ListedVideo(**video) for video in fields["videos"]),
+            multi_label=fields.get("multi_label", False),
             path=Path(file),
         )
     except FileNotFoundError as error:
@@ -184,8 +213,10 @@ def video_parts(manifest: SplitManifest) -> dict[str, ListedVideo]:
     return {video.sha256: video for video in manifest.videos}
 
 
-def _labels(videos: Sequence[ListedVideo]) -> list[str]:
-    return sorted({video.label for video in videos})
+def _table(videos: Sequence[ListedVideo], labels: Sequence[Set[str]]) -> dict[str, dict[str, int]]:
+    """Counts by class of videos with these labels."""
+    names = sorted(set().union(*labels))
+    return {name: _counts([v for v, held in zip(videos, labels, strict=True) if name in held]) for name in names}
 
 
 def _counts(videos: Sequence[ListedVideo]) -> dict[str, int]:

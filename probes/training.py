@@ -17,6 +17,7 @@ from coldframe.probes.late_gradients import LateGradients
 from coldframe.probes.loader import TokenLoader
 from coldframe.probes.losses import cross_entropy, losses
 from coldframe.probes.metrics import balanced_accuracy, confusion, decide
+from coldframe.probes.token_digest import TokenDigest
 from coldframe.probes.token_view import TokenBatch
 
 # Tokens, as stored, that pass through the heads at once. Each piece reads all parameters of the grid, and products of
@@ -60,12 +61,14 @@ class Trained:
         train_loss: (epochs, G) mean loss while training, smoothed labels included.
         validation: one an epoch; empty without validation rows.
         died_at: update at which a head's loss or gradient stopped being finite, by position. From then on it is frozen.
+        token_digests: of the tokens that each epoch saw; all equal.
     """
 
     parameters: dict[str, Tensor]
     train_loss: NDArray[np.float64]
     validation: tuple[Scores, ...]
     died_at: dict[int, int]
+    token_digests: tuple[str, ...]
 
 
 def require_device(name: str) -> torch.device:
@@ -115,20 +118,26 @@ def train_heads(
         device: where the heads are.
         validate: called with the parameters after every epoch.
         on_rows: called with the number of rows after each piece of a batch.
+
+    Raises:
+        StoreError: an epoch saw other tokens than the first.
     """
     rows = len(loader.rows)
+    digest = TokenDigest(store=loader.store.name, rows=loader.rows)
     training = Training.start(shape, settings, epochs * -(-rows // batch), device)
-    curve, scores = [], []
+    curve, scores, digests = [], [], []
     for epoch in range(epochs):
         total = np.zeros(len(settings))
         seen = 0
         for piece in loader.epoch(epoch):
+            digest.add(piece)
             whole = min(batch, rows - seen // batch * batch)  # rows of this update
             total += training.accumulate(piece, labels, whole)
             seen += len(piece.rows)
             if seen % batch == 0 or seen == rows:
                 training.update()
             on_rows(len(piece.rows))
+        digests.append(digest.end_epoch())
         curve.append(total / rows)
         if validate is not None:
             scores.append(validate(training.optimiser.parameters))
@@ -137,6 +146,7 @@ def train_heads(
         train_loss=np.array(curve),
         validation=tuple(scores),
         died_at=training.died_at,
+        token_digests=tuple(digests),
     )
 
 

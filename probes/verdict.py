@@ -82,15 +82,21 @@ def at_chance(name: str, what: str, null: Null, chance: float, sources: int, *, 
     )
 
 
-def above_null(name: str, what: str, observed: float, null: Null, sources: int) -> Control:
-    """The real score against scores under permuted labels; judged after Holm's correction."""
+def above_null(name: str, what: str, observed: float, null: Null, sources: int, *, p: float | None = None) -> Control:
+    """The real score against scores under permuted labels; judged after Holm's correction.
+
+    Args:
+        observed: the real score.
+        null: scores under permuted labels.
+        p: of another statistic of the same permutations; that of the score itself if None.
+    """
     low, high = null.quantiles()
     return Control(
         name=name,
         what=what,
         effect=observed - null.mean,
         interval=(observed - high, observed - low),
-        p=null.p_value(observed),
+        p=null.p_value(observed) if p is None else p,
         draws=len(null.scores),
         sources=sources,
         detectable=null.detectable_excess,

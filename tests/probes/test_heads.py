@@ -157,7 +157,8 @@ def test_frame_order_shows_only_with_a_temporal_position(name: str) -> None:
         parameters = stacked(drawn_heads(name, time=time))
         logits = forward(shape_of(name, time), parameters, maps, None, TIME)
         other = forward(shape_of(name, time), parameters, [m[:, order] for m in maps], None, TIME)
-        assert (float((logits - other).detach().abs().max()) > 1e-3) == seen
+        moved = float((logits - other).detach().abs().max())
+        assert moved > 1e-3 if seen else moved < 1e-12  # float64: another order of the same sum
 
 
 def test_dropout_is_a_function_of_its_generator_and_off_without_one() -> None:

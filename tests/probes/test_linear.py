@@ -110,6 +110,11 @@ def test_choice_does_not_look_at_test_rows() -> None:
     after = probe(store, seeds=1).results[0]
     assert not np.array_equal(after.confusion, before.confusion)
     assert after.head.penalty == before.head.penalty
+    assert after.head.weight.tobytes() == before.head.weight.tobytes()
+    assert (after.head.mean.tobytes(), after.head.scale.tobytes()) == (
+        before.head.mean.tobytes(),
+        before.head.scale.tobytes(),
+    )
     assert after.validation_balanced_accuracy == before.validation_balanced_accuracy
 
 
