@@ -8,7 +8,6 @@ are left out of the mean and counted (scikit-learn would count them as 0).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +21,6 @@ from coldframe.probes.features import FeatureKind, TokenStore, read_features
 from coldframe.probes.groups import leak_components
 from coldframe.probes.logistic import STRENGTHS, LinearHead, fit_logistic
 from coldframe.probes.ranking import mean_average_precision, resampled_average_precision
-from coldframe.probes.saved import ProbeCard, geometry_dict
 from coldframe.probes.selection import ClassCount, require_groups
 from coldframe.probes.split import MIN_COMPONENTS, PARTS, Split, assign, build_split, covers, require_disjoint
 
@@ -103,27 +101,6 @@ class MultiLabelReport:
     features: FeatureKind
     selection: MultiLabelRows
     results: tuple[MultiLabelResult, ...]
-
-    def card(self, created_by: str) -> tuple[ProbeCard, dict[str, NDArray[Any]]]:
-        """Card and tensors of the head that is best on its validation videos."""
-        best = max(self.results, key=lambda result: result.validation_map)
-        card = ProbeCard(
-            kind="linear",
-            label=self.label,
-            names=self.selection.names,
-            recipe=self.store.recipe.to_dict(),
-            geometry=geometry_dict(self.store),
-            split_digest=best.split_digest,
-            split_seed=best.seed,
-            seed=best.seed,
-            validation_balanced_accuracy=None,
-            validation_map=best.validation_map,
-            created_by=created_by,
-            features=self.features,
-            link="sigmoid",
-            strength=best.head.strength,
-        )
-        return card, {name: getattr(best.head, name) for name in ("mean", "scale", "weight", "intercept")}
 
 
 def multilabel_probe(

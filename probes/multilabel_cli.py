@@ -8,12 +8,11 @@ from typing import Any
 import click
 import numpy as np
 
-import coldframe
 from coldframe.cli_errors import one_line
 from coldframe.probes.features import FEATURE_KINDS, FeatureKind
 from coldframe.probes.logistic import STRENGTHS
 from coldframe.probes.multilabel import MultiLabelReport, multilabel_probe
-from coldframe.probes.options import labelled
+from coldframe.probes.options import CREATED_BY, labelled
 from coldframe.probes.report import table
 from coldframe.probes.saved import require_writable, save_probe
 from coldframe.progress import progress_bar
@@ -76,7 +75,9 @@ def multilabel_command(
             on_rows=on_rows,
         )
     if save is not None:
-        save_probe(save, *report.card(f"coldframe {coldframe.__version__}"))
+        from coldframe.probes.predict import multilabel_card  # and PyTorch with it
+
+        save_probe(save, *multilabel_card(report, CREATED_BY))
     click.echo(json.dumps(to_dict(report), allow_nan=False) if as_json else to_text(report))
 
 
