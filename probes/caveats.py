@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from coldframe.probes.bootstrap import MIN_SOURCES
+from coldframe.probes.features import TokenStore
 from coldframe.probes.probe_report import ProbeReport
+from coldframe.probes.sealed import TestReads
 from coldframe.probes.split import MIN_COMPONENTS
 
 _MOST_NAMED = 20
@@ -13,17 +15,18 @@ _MOST_NAMED = 20
 def caveats(report: ProbeReport[Any]) -> list[str]:
     """One sentence each, most serious first."""
     return [
-        *_of_encoder(report),
+        *of_encoder(report.store),
         *report.notes(),
-        *_of_reads(report),
+        *of_reads(report.reads),
         *_of_classes(report),
         *_of_splits(report),
         *_of_rows(report),
     ]
 
 
-def _of_encoder(report: ProbeReport[Any]) -> Iterator[str]:
-    control, untrained = report.store.recipe.control, report.store.encoder.get("untrained")
+def of_encoder(store: TokenStore) -> Iterator[str]:
+    """What is special about the encoder, or about what it was shown."""
+    control, untrained = store.recipe.control, store.encoder.get("untrained")
     if control != "none":
         yield f"the store is a CONTROL: its clips were encoded with {control} frames."
     if untrained:
@@ -32,10 +35,11 @@ def _of_encoder(report: ProbeReport[Any]) -> Iterator[str]:
         yield "the store does not say whether its encoder was trained."
 
 
-def _of_reads(report: ProbeReport[Any]) -> Iterator[str]:
-    if report.reads is not None and report.reads.count > 1:
-        why = "; ".join(report.reads.reasons)
-        yield f"the test part has been read {report.reads.count} times ({why}): it is no longer unseen."
+def of_reads(reads: TestReads | None) -> Iterator[str]:
+    """Whether the test part is still unseen."""
+    if reads is not None and reads.count > 1:
+        why = "; ".join(reads.reasons)
+        yield f"the test part has been read {reads.count} times ({why}): it is no longer unseen."
 
 
 def _of_classes(report: ProbeReport[Any]) -> Iterator[str]:

@@ -3,9 +3,35 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from coldframe.probes.sealed import TestReads
 from coldframe.probes.svg import text
 
 PROSE = "what, and why"  # heading of a column that is prose
+
+
+def heading(title: str, said: Sequence[str], tiles: Sequence[tuple[str, str, str]]) -> str:
+    """The head of a page; a tile is a value, its name and a note."""
+    boxes = "".join(
+        f'<div class="tile"><b>{text(value)}</b><span>{text(name)}</span><small>{text(note)}</small></div>'
+        for value, name, note in tiles
+    )
+    return (
+        f"<header><h1>{text(title)}</h1><p>{' &middot; '.join(map(text, said))}</p></header>"
+        f'<div class="tiles">{boxes}</div>'
+    )
+
+
+def reads_tile(reads: TestReads | None) -> tuple[str, str, str]:
+    """How often the test part was read."""
+    if reads is None:
+        return "-", "readings of test", "not counted: no split file"
+    return str(reads.count), "readings of test", "with this split"
+
+
+def warnings_list(found: Sequence[str]) -> str:
+    """What to know before quoting; empty if there is nothing."""
+    items = "".join(f"<li>{text(sentence)}</li>" for sentence in found)
+    return f'<section class="warnings"><h2>Before quoting</h2><ul>{items}</ul></section>' if found else ""
 
 
 def section(title: str, body: str) -> str:

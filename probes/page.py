@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,13 @@ from coldframe.probes import control_report, report, svg
 from coldframe.probes.caveats import caveats
 from coldframe.probes.control_report import ControlReport
 from coldframe.probes.features import TokenStore
-from coldframe.probes.html_parts import facts_list, section
+from coldframe.probes.html_parts import facts_list, heading, reads_tile, section, warnings_list
 from coldframe.probes.page_controls import controls_part
 from coldframe.probes.page_scores import classes_part, curves_part, fractions_part, scores_part
 from coldframe.probes.page_style import STYLE
 from coldframe.probes.probe_report import ProbeReport
+from coldframe.probes.sealed import TestReads
+from coldframe.probes.split_manifest import SplitManifest
 from coldframe.probes.svg import text
 from coldframe.probes.uncertainty import uncertainty
 from coldframe.store import Store
@@ -44,7 +46,6 @@ def write_page(
         ColdframeError: it cannot be written.
     """
     require_html(file)
-    path = Path(file)
     facts = extraction_facts(store)
     plain = {
         "probe": report.to_dict(probe),
@@ -52,9 +53,28 @@ def write_page(
         "extraction": facts,
         "seconds": dict(seconds),
     }
+    write_both(file, _page(probe, controls, facts, seconds), plain)
+
+
+def write_both(file: str | os.PathLike[str], html: str, plain: Mapping[str, Any]) -> None:
+    """Write a page, and its numbers with `.json` beside it.
+
+    Raises:
+        ColdframeError: one of them cannot be written.
+    """
+    path = Path(file)
     with disk_errors("write", path):
         write_bytes(path.with_suffix(".json"), json.dumps(plain, indent=1, allow_nan=False).encode() + b"\n")
-        write_bytes(path, _page(probe, controls, facts, seconds).encode())
+        write_bytes(path, html.encode())
+
+
+def document(title: str, sections: Sequence[str]) -> str:
+    """A whole page; `sections` are HTML already."""
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
+        f'content="width=device-width"><meta name="color-scheme" content="light dark"><title>{text(title)}</title>'
+        f"<style>{STYLE}</style></head><body><main>{''.join(sections)}</main></body></html>\n"
+    )
 
 
 def require_html(file: str | os.PathLike[str] | None) -> None:
@@ -101,7 +121,7 @@ def _page(
 ) -> str:
     sections = [
         _head(probe),
-        _warnings(probe),
+        warnings_list(caveats(probe)),
         section("Scores", scores_part(probe)),
         section("Controls", controls_part(controls)),
         section("Classes", classes_part(probe)),
@@ -111,41 +131,21 @@ def _page(
         section("What was extracted how", facts_list(facts)),
         section("The probe", facts_list(_probe_facts(probe, seconds))),
     ]
-    title = f"{probe.label}: {probe.title} of {probe.store.recipe.encoder}"
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
-        f'content="width=device-width"><meta name="color-scheme" content="light dark"><title>{text(title)}</title>'
-        f"<style>{STYLE}</style></head><body><main>{''.join(sections)}</main></body></html>\n"
-    )
+    return document(f"{probe.label}: {probe.title} of {probe.store.recipe.encoder}", sections)
 
 
 def _head(probe: ProbeReport[Any]) -> str:
     spread = uncertainty(probe).averaged["balanced_accuracy"]
     chance = sum(result.chance for result in probe.results) / len(probe.results)
     interval = "no interval" if spread.low is None else f"95 % over sources {spread.low:.3f} to {spread.high:.3f}"
-    reads = ("-", "not counted: no split file") if probe.reads is None else (str(probe.reads.count), "with this split")
     tiles = [
         (f"{probe.mean('balanced_accuracy'):.3f}", "balanced accuracy", interval),
         (f"{chance:.3f}", "chance", f"{len(probe.selection.classes)} classes"),
         (f"{probe.mean('macro_f1'):.3f}", "macro-F1", "classes with test rows"),
         (str(spread.sources), "test sources", f"of {len(probe.selection.components.names)} in all"),
-        (reads[0], "readings of test", reads[1]),
+        reads_tile(probe.reads),
     ]
-    boxes = "".join(
-        f'<div class="tile"><b>{text(value)}</b><span>{text(name)}</span><small>{text(note)}</small></div>'
-        for value, name, note in tiles
-    )
-    return (
-        f"<header><h1>{text(probe.label)}</h1>"
-        f"<p>{text(probe.store.recipe.encoder)} &middot; {text(probe.protocol)}</p></header>"
-        f'<div class="tiles">{boxes}</div>'
-    )
-
-
-def _warnings(probe: ProbeReport[Any]) -> str:
-    found = caveats(probe)
-    items = "".join(f"<li>{text(sentence)}</li>" for sentence in found)
-    return f'<section class="warnings"><h2>Before quoting</h2><ul>{items}</ul></section>' if found else ""
+    return heading(probe.label, [probe.store.recipe.encoder, probe.protocol], tiles)
 
 
 def _probe_facts(probe: ProbeReport[Any], seconds: Mapping[str, float]) -> dict[str, str]:
@@ -160,8 +160,14 @@ def _probe_facts(probe: ProbeReport[Any], seconds: Mapping[str, float]) -> dict[
         "splits": ", ".join(dict.fromkeys(result.split_digest[:12] for result in probe.results)),
         "took": ", ".join(f"{stage} {value:.1f} s" for stage, value in seconds.items()),
     }
-    if probe.split is not None:
-        facts["split file"] = f"{path_to_text(probe.split.path or '')}, digest {probe.split.digest}"
-    if probe.reads is not None and probe.reads.reasons:
-        facts["read again because"] = "; ".join(probe.reads.reasons)
+    return {**facts, **split_facts(probe.split, probe.reads)}
+
+
+def split_facts(split: SplitManifest | None, reads: TestReads | None) -> dict[str, str]:
+    """The split in a file and why its test part was read again; empty without one."""
+    facts = {}
+    if split is not None:
+        facts["split file"] = f"{path_to_text(split.path or '')}, digest {split.digest}"
+    if reads is not None and reads.reasons:
+        facts["read again because"] = "; ".join(reads.reasons)
     return facts
