@@ -1,26 +1,23 @@
 """Attentive probe of a token store: a grid of heads in one pass an epoch, chosen on validation, test read once."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from coldframe.errors import UsageError
+from coldframe.probes.attentive_report import AttentiveReport
+from coldframe.probes.division import divide
 from coldframe.probes.heads import HeadShape, Parameters
-from coldframe.probes.loader import DEFAULT_MEMORY_BYTES, ReadRate, TokenLoader
-from coldframe.probes.metrics import (
-    balanced_accuracy,
-    chance,
-    confusion,
-    decide,
-    majority_top1,
-    top1,
-)
+from coldframe.probes.loader import DEFAULT_MEMORY_BYTES, TokenLoader
 from coldframe.probes.presets import Preset
-from coldframe.probes.selection import Selection, select_rows
-from coldframe.probes.split import Split, require_disjoint, split_by_group
+from coldframe.probes.scored import score
+from coldframe.probes.sealed import count_read, require_readable
+from coldframe.probes.selection import Selection
+from coldframe.probes.split import Split
+from coldframe.probes.split_manifest import SplitManifest
 from coldframe.probes.token_view import ShardedStore, TokenView
 from coldframe.probes.training import (
     Scores,
@@ -69,91 +66,6 @@ class Options:
         return replace(preset, **given)  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class SeedScore:
-    """One seed of the chosen setting on the test rows.
-
-    Attributes:
-        seed: of the initial weights and dropout.
-        validation_balanced_accuracy: after the last epoch.
-        confusion: (classes, classes) true class by row, predicted by column.
-        balanced_accuracy, top1: in [0, 1].
-    """
-
-    seed: int
-    validation_balanced_accuracy: float
-    confusion: NDArray[np.int64]
-    balanced_accuracy: float
-    top1: float
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class AttentiveReport:
-    """What was trained and what came out.
-
-    Attributes:
-        store: that was read.
-        label, groups: video columns with the classes, and whose values stay on one side of the split.
-        preset: with the options applied.
-        original: the preset as published.
-        shape: of the heads.
-        options, split_seed: as asked for.
-        selection, split: rows and their division.
-        settings: all heads of the grid.
-        trained: their curves; parameters of all heads.
-        rate, decay: chosen on validation.
-        results: one a seed.
-        chance, majority_top1: on the same test rows, without looking at the features.
-        test_rows: (n,) rows of the store, ascending; `test_logits` (seeds, n, classes) are theirs.
-        read: how fast train tokens came.
-    """
-
-    store: ShardedStore
-    label: str
-    groups: tuple[str, ...]
-    preset: Preset
-    original: Preset
-    shape: HeadShape
-    options: Options
-    split_seed: int
-    selection: Selection
-    split: Split
-    settings: tuple[Setting, ...]
-    trained: Trained
-    rate: float
-    decay: float
-    results: tuple[SeedScore, ...]
-    chance: float
-    majority_top1: float
-    test_rows: NDArray[np.int64]
-    test_logits: NDArray[np.float32]
-    read: ReadRate
-
-    def mean(self, metric: str) -> float:
-        """Mean over seeds of `balanced_accuracy` or `top1`."""
-        return float(np.mean([getattr(result, metric) for result in self.results]))
-
-    def sd(self, metric: str) -> float | None:
-        """Standard deviation over seeds (n - 1 below the line), None for one seed."""
-        if len(self.results) < 2:
-            return None
-        return float(np.std([getattr(result, metric) for result in self.results], ddof=1))
-
-    def chosen_heads(self) -> list[int]:
-        """Positions of the chosen setting's heads, one a seed."""
-        pair = (self.rate, self.decay)
-        return [i for i, setting in enumerate(self.settings) if (setting.rate, setting.decay) == pair]
-
-    def best_state(self) -> tuple[int, dict[str, Tensor]]:
-        """Seed and parameters, on the CPU, of the chosen setting's head that is best on validation."""
-        accuracy = [result.validation_balanced_accuracy for result in self.results]
-        place = int(np.argmax(accuracy))
-        head = self.chosen_heads()[place]
-        return self.results[place].seed, {
-            name: value[head].detach().cpu().clone() for name, value in self.trained.parameters.items()
-        }
-
-
 def attentive_probe(
     store: ShardedStore,
     *,
@@ -163,6 +75,8 @@ def attentive_probe(
     options: Options | None = None,
     seeds: Sequence[int] = (0, 1, 2),
     split_seed: int = 0,
+    split: SplitManifest | None = None,
+    again: str | None = None,
     on_rows: Callable[[int], object] = lambda count: None,
 ) -> AttentiveReport:
     """Train the preset's grid for every seed on one split, choose on validation, score the chosen setting on test.
@@ -174,11 +88,14 @@ def attentive_probe(
         groups: video columns whose values must stay on one side of the split; equal file contents always do.
         options: what differs from the preset.
         seeds: of the initial weights and dropout; all heads see the same batches.
-        split_seed: of the split and of the order of the batches.
+        split_seed: of the split, unless it is from a file, and of the order of the batches.
+        split: a division from a file; its `by` is used instead of `groups`.
+        again: reason for reading its test part once more.
         on_rows: called with the number of rows after each piece of a train batch.
 
     Raises:
-        UsageError: the store lacks the tokens, the columns do not allow an honest split, or all heads diverged.
+        UsageError: the store lacks the tokens, the columns do not allow an honest split, all heads diverged, or
+            the test part was read before.
         StoreError: ok rows hold inf or nan.
     """
     options = options or Options()
@@ -186,9 +103,8 @@ def attentive_probe(
     used = options.apply(preset)
     view = token_view(store, used)
     view.check(store)
-    selection = select_rows(store, label, groups)
-    split = split_by_group(selection.components, selection.labels, seed=split_seed)
-    require_disjoint(split, selection.components)
+    require_readable(split, again)
+    selection, ((_, division),) = divide(store, label, groups, [split_seed], _undivided(split))
     shape = HeadShape(
         preset=used,
         dim=store.geometry.dim,
@@ -198,7 +114,7 @@ def attentive_probe(
     settings = grid(used, seeds)
     codes = np.full(int(selection.rows.max()) + 1, -1, dtype=np.int64)
     codes[selection.rows] = selection.labels.codes
-    loaders = _loaders(store, view, selection, split, used.batch, options.memory_bytes, split_seed)
+    loaders = _loaders(store, view, selection, division, used.batch, options.memory_bytes, split_seed)
 
     def validate(parameters: Parameters) -> Scores:
         return score_heads(loaders["validation"], codes, parameters, shape)
@@ -215,37 +131,52 @@ def attentive_probe(
         on_rows=on_rows,
     )
     rate, decay = choose_setting(settings, trained.validation[-1], trained.died_at)
-    chosen = [i for i, setting in enumerate(settings) if (setting.rate, setting.decay) == (rate, decay)]
-    parameters = {name: value[chosen] for name, value in trained.parameters.items()}
-    rows, logits = _test_logits(loaders["test"], parameters, shape)
+    heads = [i for i, setting in enumerate(settings) if (setting.rate, setting.decay) == (rate, decay)]
+    what = {"probe": "attentive", "preset": preset.name, "label": label, "recipe_id": store.recipe_id}
+    reads = count_read(split, what, again)
+    logits = _test_logits(loaders["test"], trained, heads, shape, selection.rows[division.test])
     validation = trained.validation[-1].balanced_accuracy()
     results = tuple(
-        _result(settings[head].seed, float(validation[head]), codes[rows], logits[place])
-        for place, head in enumerate(chosen)
+        score(
+            selection,
+            division,
+            values,
+            seed=settings[head].seed,
+            head=head,
+            parameters=sum(math.prod(size) for size in shape.parameters().values()),
+            validation=float(validation[head]),
+            logits=True,
+        )
+        for head, values in zip(heads, logits, strict=True)
     )
-    train_codes = selection.labels.codes[split.train]
     return AttentiveReport(
         store=store,
         label=label,
-        groups=groups,
+        groups=groups if split is None else split.by,
+        selection=selection,
+        results=results,
+        split=split,
+        reads=reads,
         preset=used,
         original=preset,
         shape=shape,
-        options=options,
-        split_seed=split_seed,
-        selection=selection,
-        split=split,
+        split_seed=split_seed if split is None else split.seed,
         settings=settings,
         trained=trained,
         rate=rate,
         decay=decay,
-        results=results,
-        chance=chance(results[0].confusion),
-        majority_top1=majority_top1(train_codes, results[0].confusion),
-        test_rows=rows,
-        test_logits=logits,
         read=loaders["train"].rate,
     )
+
+
+def _undivided(split: SplitManifest | None) -> SplitManifest | None:
+    """`split`, unless it has folds: a grid for each would be several reports in one."""
+    if split is not None and split.folds:
+        raise UsageError(
+            f"the split has {split.folds} folds; an attentive probe trains on one division into train, validation and "
+            "test. Make one with `coldframe-probe split` without --folds."
+        )
+    return split
 
 
 def grid(preset: Preset, seeds: Sequence[int]) -> tuple[Setting, ...]:
@@ -302,18 +233,16 @@ def _loaders(
 
 
 def _test_logits(
-    loader: TokenLoader, parameters: Parameters, shape: HeadShape
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    loader: TokenLoader, trained: Trained, heads: Sequence[int], shape: HeadShape, wanted: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """(heads, n, classes) logits of some heads of the grid on the `wanted` rows of the store, in their order."""
+    parameters = {name: value[list(heads)] for name, value in trained.parameters.items()}
     pieces = [(rows, logits.cpu().numpy()) for rows, logits in logits_of(loader, parameters, shape)]
-    return np.concatenate([rows for rows, _ in pieces]), np.concatenate([logits for _, logits in pieces], axis=1)
-
-
-def _result(seed: int, validation: float, true: NDArray[np.int64], logits: NDArray[np.float32]) -> SeedScore:
-    counts = confusion(true, decide(logits.astype(np.float64)), logits.shape[-1])
-    return SeedScore(
-        seed=seed,
-        validation_balanced_accuracy=validation,
-        confusion=counts,
-        balanced_accuracy=balanced_accuracy(counts),
-        top1=top1(counts),
-    )
+    rows, logits = np.concatenate([rows for rows, _ in pieces]), np.concatenate([one for _, one in pieces], axis=1)
+    order = np.argsort(rows)
+    assert np.array_equal(rows[order], wanted), "the loader delivers every row once, and `wanted` ascends"
+    if not np.isfinite(logits).all():
+        raise UsageError(
+            "the chosen heads give logits on test that are not finite. Add smaller learning rates with --lr."
+        )
+    return logits[:, order]

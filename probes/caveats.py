@@ -1,41 +1,48 @@
 """Caveats: what a reader must know before quoting a number of a report."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from coldframe.probes.bootstrap import MIN_SOURCES
-from coldframe.probes.linear import LinearReport
+from coldframe.probes.features import TokenStore
+from coldframe.probes.probe_report import ProbeReport
+from coldframe.probes.sealed import TestReads
 from coldframe.probes.split import MIN_COMPONENTS
 
 _MOST_NAMED = 20
 
 
-def caveats(report: LinearReport) -> list[str]:
+def caveats(report: ProbeReport[Any]) -> list[str]:
     """One sentence each, most serious first."""
     return [
-        *_of_encoder(report),
-        *_of_reads(report),
+        *of_encoder(report.store),
+        *report.notes(),
+        *of_reads(report.reads),
         *_of_classes(report),
         *_of_splits(report),
         *_of_rows(report),
     ]
 
 
-def _of_encoder(report: LinearReport) -> Iterator[str]:
-    if report.control != "none":
-        yield f"the store is a CONTROL: its clips were encoded with {report.control} frames."
-    if report.untrained:
+def of_encoder(store: TokenStore) -> Iterator[str]:
+    """What is special about the encoder, or about what it was shown."""
+    control, untrained = store.recipe.control, store.encoder.get("untrained")
+    if control != "none":
+        yield f"the store is a CONTROL: its clips were encoded with {control} frames."
+    if untrained:
         yield "the encoder is UNTRAINED: its weights are random, so these numbers are a baseline."
-    if report.untrained is None:
+    if untrained is None:
         yield "the store does not say whether its encoder was trained."
 
 
-def _of_reads(report: LinearReport) -> Iterator[str]:
-    if report.reads is not None and report.reads.count > 1:
-        why = "; ".join(report.reads.reasons)
-        yield f"the test part has been read {report.reads.count} times ({why}): it is no longer unseen."
+def of_reads(reads: TestReads | None) -> Iterator[str]:
+    """Whether the test part is still unseen."""
+    if reads is not None and reads.count > 1:
+        why = "; ".join(reads.reasons)
+        yield f"the test part has been read {reads.count} times ({why}): it is no longer unseen."
 
 
-def _of_classes(report: LinearReport) -> Iterator[str]:
+def _of_classes(report: ProbeReport[Any]) -> Iterator[str]:
     excluded = report.selection.excluded
     needed = report.split.folds if report.split is not None and report.split.folds else MIN_COMPONENTS
     if excluded:
@@ -46,7 +53,7 @@ def _of_classes(report: LinearReport) -> Iterator[str]:
         yield f"classes with fewer than {needed} sources are left out: {listed}{more}."
 
 
-def _of_splits(report: LinearReport) -> Iterator[str]:
+def _of_splits(report: ProbeReport[Any]) -> Iterator[str]:
     fewest = min(result.part_sources["test"] for result in report.results)
     if fewest < MIN_SOURCES:
         yield (f"{fewest} test sources: too few sources for an interval (at least {MIN_SOURCES} are needed).")
@@ -54,18 +61,18 @@ def _of_splits(report: LinearReport) -> Iterator[str]:
     if report.split is not None and report.split.near_duplicates["suspected_count"]:
         count = report.split.near_duplicates["suspected_count"]
         yield f"{count} pairs of videos look like copies and could not be confirmed: the split lists them."
-    if distinct < len(report.results):
+    if report.seeds_are_splits and distinct < len(report.results):
         yield f"only {distinct} of {len(report.results)} splits differ: the sd over seeds is too small."
     if report.selection.file_is_source:
         yield "every file is its own source: files that share a person, scene or date may be on both sides."
 
 
-def _of_rows(report: LinearReport) -> Iterator[str]:
+def _of_rows(report: ProbeReport[Any]) -> Iterator[str]:
     selection = report.selection
     if selection.failed + selection.absent:
         yield (
             f"{selection.failed} failed and {selection.absent} absent rows are not used: if they are not "
             "missing at random, the numbers are biased."
         )
-    if report.features == "cls" and report.clip_cls == "token" and selection.padded:
+    if report.reads_cls and report.store.recipe.clip_cls == "token" and selection.padded:
         yield f"{selection.padded} rows are padded: their [CLS] has seen repeated frames."

@@ -1,5 +1,6 @@
 """Listed rows: what of a store a split manifest speaks of, after checking that it still tells the truth."""
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,8 +20,9 @@ def listed_rows(store: TokenStore, label: str, manifest: SplitManifest) -> tuple
     """Rows of `store` that `manifest` divides, and its divisions of them.
 
     Raises:
-        UsageError: a labelled video is not listed or has another label than when the split was made; the columns
-            that the split keeps together put two parts into one leak component; or a part lacks a class.
+        UsageError: the split is of several labels a video; a labelled video is not listed, or has another label than
+            when the split was made; the columns that the split keeps together put two parts into one leak component;
+            or a part lacks a class.
     """
     if manifest.multi_label:
         raise UsageError(
@@ -32,7 +34,10 @@ def listed_rows(store: TokenStore, label: str, manifest: SplitManifest) -> tuple
     sha256 = video_text(store, "sha256")
     texts = video_text(store, label)
     known = video_parts(manifest)
-    _require_listed(store, {v: sha256[v] for v in np.unique(video).tolist()}, texts, manifest)
+    of_videos = {v: sha256[v] for v in np.unique(video).tolist()}
+    require_listed(store, of_videos, manifest)
+    if manifest.label is not None:
+        require_same_labels(store, of_videos, texts, manifest)
 
     used = np.array([known[sha256[v]].part != EXCLUDED for v in video.tolist()], dtype=bool)
     kept = np.flatnonzero(used)
@@ -62,24 +67,55 @@ def listed_rows(store: TokenStore, label: str, manifest: SplitManifest) -> tuple
     return selection, splits
 
 
-def _require_listed(store: TokenStore, digests: dict[int, str], texts: list[str], manifest: SplitManifest) -> None:
+def require_listed(store: TokenStore, digests: Mapping[int, str], manifest: SplitManifest) -> None:
+    """Refuse videos that a split does not speak of.
+
+    Args:
+        digests: content digest of every labelled video, by its number.
+
+    Raises:
+        UsageError: one is not listed.
+    """
     known = video_parts(manifest)
-    name = "the split" if manifest.path is None else f"the split {path_to_text(manifest.path)}"
-    paths = store.video_column("path")
     missing = [v for v, digest in digests.items() if digest not in known]
     if missing:
         raise UsageError(
-            f"{len(missing)} of {len(digests)} labelled videos are not in {name}, such as {paths[missing[0]]}: it is "
-            "unknown which side they belong to. Make a new split of this store."
+            f"{len(missing)} of {len(digests)} labelled videos are not in {_name(manifest)}, such as "
+            f"{store.video_column('path')[missing[0]]}: it is unknown which side they belong to. Make a new split of "
+            "this store."
         )
-    if manifest.label is not None:
-        other = [v for v, digest in digests.items() if known[digest].label != manifest.label_text(texts[v])]
-        if other:
-            v = other[0]
-            raise UsageError(
-                f"{len(other)} videos have another label than in {name}, such as {paths[v]}: {texts[v]!r} here, "
-                f"{known[digests[v]].label!r} there. Use the labels that it was made with, or make a new split."
-            )
+
+
+def require_same_labels(
+    store: TokenStore,
+    digests: Mapping[int, str],
+    texts: Sequence[str],
+    manifest: SplitManifest,
+    meaning: Callable[[str], object] = str,
+) -> None:
+    """Refuse videos whose label is not that of when the split was made.
+
+    Args:
+        digests: content digest of every labelled video, by its number; all listed.
+        texts: label of every video.
+        meaning: what a text says; two texts that say the same are one label.
+
+    Raises:
+        UsageError: one has another label.
+    """
+    known = video_parts(manifest)
+    other = [v for v, digest in digests.items() if meaning(known[digest].label) != meaning(texts[v])]
+    if other:
+        v = other[0]
+        raise UsageError(
+            f"{len(other)} videos have another label than in {_name(manifest)}, such as "
+            f"{store.video_column('path')[v]}: {texts[v]!r} here, {known[digests[v]].label!r} there. Use the labels "
+            "that it was made with, or make a new split."
+        )
+
+
+def _name(manifest: SplitManifest) -> str:
+    return "the split" if manifest.path is None else f"the split {path_to_text(manifest.path)}"
 
 
 def _require_classes(split: Split, labels: Category) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import UsageError
+from coldframe.probes.calibration import log_softmax
 from coldframe.probes.lbfgs import minimise
 from coldframe.probes.metrics import balanced_accuracy, confusion, decide
 
@@ -188,17 +189,15 @@ def _sigmoid(logits: NDArray[_Float]) -> NDArray[_Float]:
 
 def choose_strength(
     heads: Sequence[LinearHead], features: NDArray[np.float32], labels: NDArray[np.int64]
-) -> tuple[LinearHead, float]:
-    """The `softmax` head with the highest balanced accuracy on validation rows, and that accuracy.
+) -> tuple[int, list[float]]:
+    """Place of the `softmax` head with the highest balanced accuracy on validation rows, and all those accuracies.
 
     Equal accuracies go to the smaller loss there, and then to the stronger penalty.
     """
     merits = []
     for head in heads:
-        probabilities = head.probabilities(features)
-        classes = probabilities.shape[1]
-        accuracy = balanced_accuracy(confusion(labels, decide(head.logits(features)), classes))
-        likelihood = probabilities[np.arange(len(labels)), labels]
-        merits.append((round(accuracy, 12), float(np.log(np.maximum(likelihood, 1e-300)).mean()), -head.strength))
-    best = max(range(len(heads)), key=merits.__getitem__)
-    return heads[best], merits[best][0]
+        logits = head.logits(features)
+        accuracy = balanced_accuracy(confusion(labels, decide(logits), logits.shape[1]))
+        likelihood = log_softmax(logits)[np.arange(len(labels)), labels]
+        merits.append((round(accuracy, 12), float(likelihood.mean()), -head.strength))
+    return max(range(len(heads)), key=merits.__getitem__), [accuracy for accuracy, _, _ in merits]

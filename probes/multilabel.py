@@ -1,62 +1,24 @@
 """Multi-label readout: several labels a video, one binary logistic problem a class, scored by mAP.
 
-A label cell lists its labels with `;` between them. An empty cell means that nobody looked: the video is left out and
-counted. A cell with nothing but `;` means that somebody looked and found none: the video stays, as a negative of every
-class. mAP is over videos, each with the mean of its windows' probabilities; classes without a positive in the test part
-are left out of the mean and counted (scikit-learn would count them as 0).
+mAP is over videos, each with the mean of its windows' probabilities; classes without a positive in the test part are
+left out of the mean and counted (scikit-learn would count them as 0).
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coldframe.errors import UsageError
 from coldframe.probes.bootstrap import Interval, bootstrap_over_sources
 from coldframe.probes.calibration import multilabel_ece
-from coldframe.probes.category import Category
-from coldframe.probes.columns import video_text
 from coldframe.probes.features import FeatureKind, TokenStore, read_features
-from coldframe.probes.groups import leak_components
-from coldframe.probes.label_sets import SEPARATOR, label_set
 from coldframe.probes.logistic import STRENGTHS, LinearHead, fit_logistic
+from coldframe.probes.multilabel_rows import MultiLabelRows, Targets, divide_multilabel
 from coldframe.probes.ranking import mean_average_precision, resampled_average_precision
-from coldframe.probes.saved import ProbeCard, geometry_dict
-from coldframe.probes.selection import ClassCount, require_groups
-from coldframe.probes.split import MIN_COMPONENTS, PARTS, Split, assign, build_split, covers, require_disjoint
-
-_RATIOS = (0.6, 0.2, 0.2)
-_ATTEMPTS = 100
-
-Targets = NDArray[np.bool_]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class MultiLabelRows:
-    """Rows of videos that somebody has labelled.
-
-    Attributes:
-        rows: (n,) int64 rows of the store, ascending.
-        names: classes with positives in at least 3 sources, sorted.
-        targets: (n, classes) bool.
-        components: leak component of each row.
-        video: (n,) video of each row.
-        unlabelled: ok rows of videos with an empty cell.
-        without_label: rows whose video has none of the labels.
-        classes, excluded: counts of positives of the classes in use, and of those with fewer sources.
-    """
-
-    rows: NDArray[np.int64]
-    names: tuple[str, ...]
-    targets: Targets
-    components: Category
-    video: NDArray[np.int64]
-    unlabelled: int
-    without_label: int
-    classes: tuple[ClassCount, ...]
-    excluded: tuple[ClassCount, ...]
+from coldframe.probes.sealed import TestReads, count_read, require_readable
+from coldframe.probes.split import Split
+from coldframe.probes.split_manifest import SplitManifest
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -67,6 +29,7 @@ class MultiLabelResult:
         seed, split_digest: of the split.
         head: its C is chosen on validation by mAP, where it reached `validation_map`.
         test_videos, test_sources: in the test part.
+        scores, truth, owners: (videos, classes) mean probabilities and labels, (videos,) component, of the test videos.
         map, map_windows: over videos, and over windows taken as items; in (0, 1].
         chance: mean prevalence among test videos of the classes in the mean.
         per_class: (classes,) AP over videos; NaN where the test part has no positive.
@@ -80,6 +43,9 @@ class MultiLabelResult:
     validation_map: float
     test_videos: int
     test_sources: int
+    scores: NDArray[np.float64]
+    truth: Targets
+    owners: NDArray[np.int64]
     map: float
     map_windows: float
     chance: float
@@ -95,7 +61,15 @@ class MultiLabelResult:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MultiLabelReport:
-    """A multi-label probe on several splits."""
+    """A multi-label probe on several splits.
+
+    Attributes:
+        store, label, groups, features: what was asked for.
+        selection: rows that were used.
+        results: one a seed, or one a fold.
+        interval: of the mean of `map` over seeds, over sources.
+        split, reads: as in `ProbeReport`.
+    """
 
     store: TokenStore
     label: str
@@ -103,27 +77,9 @@ class MultiLabelReport:
     features: FeatureKind
     selection: MultiLabelRows
     results: tuple[MultiLabelResult, ...]
-
-    def card(self, created_by: str) -> tuple[ProbeCard, dict[str, NDArray[Any]]]:
-        """Card and tensors of the head that is best on its validation videos."""
-        best = max(self.results, key=lambda result: result.validation_map)
-        card = ProbeCard(
-            kind="linear",
-            label=self.label,
-            names=self.selection.names,
-            recipe=self.store.recipe.to_dict(),
-            geometry=geometry_dict(self.store),
-            split_digest=best.split_digest,
-            split_seed=best.seed,
-            seed=best.seed,
-            validation_balanced_accuracy=None,
-            validation_map=best.validation_map,
-            created_by=created_by,
-            features=self.features,
-            link="sigmoid",
-            strength=best.head.strength,
-        )
-        return card, {name: getattr(best.head, name) for name in ("mean", "scale", "weight", "intercept")}
+    interval: Interval
+    split: SplitManifest | None
+    reads: TestReads | None
 
 
 def multilabel_probe(
@@ -134,6 +90,8 @@ def multilabel_probe(
     features: FeatureKind = "cls",
     strengths: Sequence[float] = STRENGTHS,
     seeds: Sequence[int] = (0, 1, 2),
+    split: SplitManifest | None = None,
+    again: str | None = None,
     on_rows: Callable[[int], object] = lambda count: None,
 ) -> MultiLabelReport:
     """Fit one binary problem a class on each split, C chosen on validation, test read once a split.
@@ -144,96 +102,38 @@ def multilabel_probe(
         groups: video columns whose values must stay on one side of a split.
         features: see `read_features`.
         strengths: grid of C.
-        seeds: one split each.
+        seeds: one split each; not used with `split`.
+        split: a division from a file; its `by` is used instead of `groups`. Labels without a positive in each of its
+            parts are left out and listed.
+        again: reason for reading its test part once more.
         on_rows: called with the number of rows after each read of features.
 
     Raises:
-        UsageError: unusable columns, or too few sources for an honest split.
+        UsageError: unusable columns, too few sources for an honest split, or the test part was read before.
     """
-    selection = select_multilabel(store, label, groups)
+    require_readable(split, again)
+    selection, splits = divide_multilabel(store, label, groups, seeds, split)
     matrix = read_features(store, selection.rows, features, on_rows)
-    results = tuple(_once(matrix, selection, tuple(strengths), seed) for seed in seeds)
+    what = {"probe": "multi-label", "features": features, "label": label, "recipe_id": store.recipe_id}
+    reads = count_read(split, what, again)
+    results = tuple(_once(matrix, selection, tuple(strengths), seed, division) for seed, division in splits)
     return MultiLabelReport(
-        store=store, label=label, groups=groups, features=features, selection=selection, results=results
-    )
-
-
-def select_multilabel(store: TokenStore, label: str, groups: tuple[str, ...]) -> MultiLabelRows:
-    """Ok rows of labelled videos; names are sorted by their text.
-
-    Raises:
-        UsageError: unknown column, a labelled video without a group, or no class in 3 sources.
-    """
-    cells = video_text(store, label)
-    columns, sha256 = {name: video_text(store, name) for name in groups}, video_text(store, "sha256")
-    sets = [label_set(cell) for cell in cells]
-    video, ok = store.column("video").astype(np.int64), store.ok_rows()
-    rows = ok[np.array([bool(cell) for cell in cells])[video[ok]]]
-    if not len(rows):
-        raise UsageError(f"label column {label!r} is empty for every video with ok rows; label some videos.")
-    used = video[rows]
-    require_groups(store, columns, np.unique(used))
-    components = leak_components(columns, sha256).take(used)
-    names = sorted(set().union(*(sets[v] for v in np.unique(used).tolist())))
-    targets = np.array([[name in sets[v] for name in names] for v in used.tolist()], bool).reshape(len(rows), -1)
-    counts = [
-        ClassCount(name=name, rows=int(column.sum()), sources=len(np.unique(components.codes[column])))
-        for name, column in zip(names, targets.T, strict=True)
-    ]
-    enough = np.array([count.sources >= MIN_COMPONENTS for count in counts], bool)
-    if not enough.any():
-        raise UsageError(
-            f"no label of {label!r} has positives in {MIN_COMPONENTS} or more sources, one each for train, validation "
-            f"and test. Labels of a cell stand between {SEPARATOR!r}; add sources, or group less coarsely."
-        )
-    targets = targets[:, enough]
-    return MultiLabelRows(
-        rows=rows,
-        names=tuple(np.array(names, dtype=object)[enough].tolist()),
-        targets=targets,
-        components=components,
-        video=used,
-        unlabelled=len(ok) - len(rows),
-        without_label=int((~targets.any(axis=1)).sum()),
-        classes=tuple(count for count in counts if count.sources >= MIN_COMPONENTS),
-        excluded=tuple(count for count in counts if count.sources < MIN_COMPONENTS),
-    )
-
-
-def multilabel_split(selection: MultiLabelRows, seed: int) -> Split:
-    """Whole components to train, validation and test, each class with its share of sources in every part.
-
-    A component counts for every label that it holds; those without any are divided as a class of their own.
-
-    Raises:
-        UsageError: no division has every class in every part.
-    """
-    targets, components = selection.targets, selection.components
-    row, code = np.nonzero(np.column_stack([targets, ~targets.any(axis=1)]))
-    pairs = Category(codes=components.codes[row], names=components.names)
-    labels = Category(codes=code, names=(*selection.names, ""))
-    real = code < len(selection.names)
-    held = Category(codes=pairs.codes[real], names=pairs.names)
-    wanted = Category(codes=code[real], names=selection.names)
-    for attempt in range(_ATTEMPTS):
-        part_of = assign(pairs, labels, _RATIOS, f"{seed}:{attempt}")
-        if covers(part_of, held, wanted, parts=len(PARTS)):
-            train, validation, test = (np.flatnonzero(part_of[components.codes] == part) for part in range(len(PARTS)))
-            names = np.array(selection.names, dtype=object)
-            texts = Category.from_text([SEPARATOR.join(names[line].tolist()) for line in targets])
-            split = build_split(components, texts, train=train, validation=validation, test=test)
-            require_disjoint(split, components)
-            return split
-    raise UsageError(
-        f"found no split by source that has every label in train, validation and test ({_ATTEMPTS} attempts): sources "
-        "hold too many labels together. Add sources or leave rare labels out."
+        store=store,
+        label=label,
+        groups=groups if split is None else split.by,
+        features=features,
+        selection=selection,
+        results=results,
+        interval=_averaged_interval(results),
+        split=split,
+        reads=reads,
     )
 
 
 def _once(
-    matrix: NDArray[np.float32], selection: MultiLabelRows, strengths: tuple[float, ...], seed: int
+    matrix: NDArray[np.float32], selection: MultiLabelRows, strengths: tuple[float, ...], seed: int, split: Split
 ) -> MultiLabelResult:
-    split, targets = multilabel_split(selection, seed), selection.targets
+    targets = selection.targets
     heads = fit_logistic(
         matrix[split.train], targets[split.train].astype(np.float32), link="sigmoid", strengths=strengths
     )
@@ -249,11 +149,14 @@ def _once(
         validation_map=validation,
         test_videos=len(scores),
         test_sources=len(np.unique(owners)),
+        scores=scores[:, present],
+        truth=truth[:, present],
+        owners=owners,
         map=found.value,
         map_windows=mean_average_precision(probabilities, targets[split.test]).value,
         chance=float(truth[:, present].mean()),
         per_class=found.per_class,
-        interval=_interval(scores[:, present], truth[:, present], owners),
+        interval=_interval([(scores[:, present], truth[:, present], owners)]),
         ece=multilabel_ece(probabilities, targets[split.test]),
     )
 
@@ -288,15 +191,25 @@ def _choose(
     return heads[best], merits[best][0]
 
 
-def _interval(scores: NDArray[np.float64], truth: Targets, owners: NDArray[np.int64]) -> Interval:
-    """Cluster bootstrap of mAP: whole sources are drawn, every AP is computed again."""
-    sources, owner = np.unique(owners, return_inverse=True)
+def _averaged_interval(results: Sequence[MultiLabelResult]) -> Interval:
+    """Interval of the mean mAP of several test sets, which share the sources that are drawn."""
+    fewest = min(results, key=lambda result: result.interval.sources).interval
+    return fewest if fewest.low is None else _interval([(one.scores, one.truth, one.owners) for one in results])
+
+
+def _interval(tests: Sequence[tuple[NDArray[np.float64], Targets, NDArray[np.int64]]]) -> Interval:
+    """Cluster bootstrap of mean mAP: whole sources are drawn, every AP is computed again."""
+    sources = np.unique(np.concatenate([owners for _, _, owners in tests]))
+    places = [np.searchsorted(sources, owners) for _, _, owners in tests]
 
     def score(weights: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        columns = zip(scores.T, truth.T, strict=True)
-        values = np.stack([resampled_average_precision(one, which, weights[:, owner]) for one, which in columns])
-        absent: NDArray[np.bool_] = np.asarray(np.isnan(values).any(axis=0))
-        kept = np.isfinite(values)
-        return np.where(kept, values, 0).sum(axis=0) / np.maximum(kept.sum(axis=0), 1), absent
+        means, absent = [], np.zeros(len(weights), bool)
+        for (scores, truth, _), place in zip(tests, places, strict=True):
+            columns = zip(scores.T, truth.T, strict=True)
+            values = np.stack([resampled_average_precision(one, which, weights[:, place]) for one, which in columns])
+            kept = np.isfinite(values)
+            absent |= ~kept.all(axis=0)
+            means.append(np.where(kept, values, 0).sum(axis=0) / np.maximum(kept.sum(axis=0), 1))
+        return np.mean(means, axis=0), absent
 
     return bootstrap_over_sources(score, len(sources))

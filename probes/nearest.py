@@ -5,7 +5,7 @@ query's own source are left out; the accuracy with them kept is shown beside it,
 evaluation would have gained.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from coldframe.errors import StoreError, UsageError
 from coldframe.probes.category import Category
+from coldframe.probes.features import FeatureKind, TokenStore, read_features
 from coldframe.probes.metrics import balanced_accuracy, chance, confusion, decide
+from coldframe.probes.selection import select_rows
 
 NEIGHBOURS = (10, 20, 100, 200)
 PROTOCOL = "k-NN, every row classified by rows of other sources, nothing chosen"
@@ -99,6 +101,25 @@ def knn(
         ),
         chance=chance(tables[usable[0], False]),
     )
+
+
+def knn_probe(
+    store: TokenStore,
+    *,
+    label: str,
+    groups: tuple[str, ...] = ("source",),
+    features: FeatureKind = "cls",
+    neighbours: Sequence[int] = NEIGHBOURS,
+    on_rows: Callable[[int], object] = lambda count: None,
+) -> KnnReport:
+    """`knn` on the labelled rows of a store, sources as in `linear_probe`.
+
+    Raises:
+        UsageError: unusable columns, or no k that every query can have.
+    """
+    selection = select_rows(store, label, groups)
+    matrix = read_features(store, selection.rows, features, on_rows)
+    return knn(matrix, selection.labels, selection.components, neighbours)
 
 
 def _normalise(features: NDArray[np.float32]) -> NDArray[np.float32]:

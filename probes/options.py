@@ -1,13 +1,102 @@
 """Options that several commands share, and what their text means."""
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+import coldframe
 from coldframe.errors import UsageError
+from coldframe.probes.features import FEATURE_KINDS
 from coldframe.probes.labels import with_labels
+from coldframe.probes.page import require_html
+from coldframe.probes.saved import require_writable
+from coldframe.probes.split_manifest import SplitManifest, read_manifest
 from coldframe.probes.token_view import ShardedStore
+
+CREATED_BY = f"coldframe {coldframe.__version__}"
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+store_argument = click.argument("store", type=click.Path())
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
+device_option = click.option("--device", default="cpu", show_default=True, help="cpu or cuda; never a fallback.")
+features_option = click.option(
+    "--features",
+    type=click.Choice(FEATURE_KINDS),
+    default="cls",
+    show_default=True,
+    help="The [CLS] token, the mean of the patch tokens of real frames, or colour or motion without an encoder.",
+)
+strengths_option = click.option(
+    "--strength", "-C", "strengths", type=click.FloatRange(0, min_open=True), multiple=True, help="Grid of C."
+)
+label_option = click.option("--label", required=True, metavar="COLUMN", help="Video column that holds the classes.")
+labels_option = click.option(
+    "--labels", "labels_csv", metavar="FILE.csv", help="CSV with a sha256 or path column, and the labels."
+)
+groups_option = click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    default=["source"],
+    show_default=True,
+    metavar="COLUMN",
+    help="Video column whose values stay on one side of a split; repeatable. Equal files always do.",
+)
+
+
+def split_seeds(command: _Command) -> _Command:
+    """`--seed` and `--seeds`, where each seed is a split."""
+    return _all(
+        command,
+        click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="First split seed."),
+        click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Number of splits."),
+    )
+
+
+def sealed_split(command: _Command) -> _Command:
+    """`--split` and `--again`."""
+    return _all(
+        command,
+        click.option("--split", "split_file", metavar="SPLIT.json", help="Split made by `coldframe-probe split`."),
+        click.option("--again", metavar="REASON", help="Why the test part of --split is read once more."),
+    )
+
+
+def outputs(command: _Command) -> _Command:
+    """`--report`, `--save` and `--json`."""
+    return _all(
+        command,
+        click.option("--report", "report_file", metavar="R.html", help="Write one HTML page, and R.json beside it."),
+        click.option(
+            "--save", type=click.Path(path_type=Path), metavar="FILE", help="Write the head that is best on validation."
+        ),
+        json_option,
+    )
+
+
+def _all(command: _Command, *options: Callable[[_Command], _Command]) -> _Command:
+    for option in reversed(options):  # decorators nearest to the command are listed last
+        command = option(command)
+    return command
+
+
+def require_outputs(report_file: str | None, save: Path | None) -> None:
+    """Refuse files that cannot be written, before the test part is read for nothing."""
+    require_html(report_file)
+    if save is not None:
+        require_writable(save)
 
 
 def labelled(store: ShardedStore, labels_csv: str | None) -> ShardedStore:
     """`store`, with the columns of a CSV file if one is named."""
     return store if labels_csv is None else with_labels(store, labels_csv)
+
+
+def manifest_of(split_file: str | None) -> SplitManifest | None:
+    """The split in a file, if one is named."""
+    return None if split_file is None else read_manifest(split_file)
 
 
 def numbers(text: str | None, name: str) -> tuple[float, ...]:

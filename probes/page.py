@@ -8,27 +8,27 @@ from typing import Any
 
 from coldframe.errors import UsageError
 from coldframe.probes import control_report, report, svg
-from coldframe.probes.bootstrap import MIN_SOURCES
 from coldframe.probes.caveats import caveats
 from coldframe.probes.control_report import ControlReport
 from coldframe.probes.features import TokenStore
-from coldframe.probes.linear import LinearReport, class_recalls
+from coldframe.probes.html_parts import facts_list, heading, reads_tile, section, warnings_list
+from coldframe.probes.page_controls import controls_part
+from coldframe.probes.page_scores import classes_part, curves_part, fractions_part, scores_part
 from coldframe.probes.page_style import STYLE
+from coldframe.probes.probe_report import ProbeReport
+from coldframe.probes.sealed import TestReads
+from coldframe.probes.split_manifest import SplitManifest
 from coldframe.probes.svg import text
-from coldframe.probes.uncertainty import per_source, uncertainty
-from coldframe.probes.verdict import Control
+from coldframe.probes.uncertainty import uncertainty
 from coldframe.store import Store
 from coldframe.store.files import disk_errors, write_bytes
 from coldframe.store.text import path_to_text
-
-_REASONS = "what, and why"  # heading of the column that is prose
-_METRIC_NAMES = {"balanced_accuracy": "balanced accuracy", "macro_f1": "macro-F1", "top1": "top-1"}
 
 
 def write_page(
     file: str | os.PathLike[str],
     store: TokenStore,
-    probe: LinearReport,
+    probe: ProbeReport[Any],
     *,
     controls: ControlReport | None = None,
     seconds: Mapping[str, float],
@@ -37,8 +37,8 @@ def write_page(
 
     Args:
         store: what was probed; its recipe says how it was extracted.
-        probe: the linear probe.
-        controls: what `run_controls` found, if it ran.
+        probe: the readout.
+        controls: what `run_controls` found, if they ran.
         seconds: wall time by stage.
 
     Raises:
@@ -46,7 +46,6 @@ def write_page(
         ColdframeError: it cannot be written.
     """
     require_html(file)
-    path = Path(file)
     facts = extraction_facts(store)
     plain = {
         "probe": report.to_dict(probe),
@@ -54,9 +53,28 @@ def write_page(
         "extraction": facts,
         "seconds": dict(seconds),
     }
+    write_both(file, _page(probe, controls, facts, seconds), plain)
+
+
+def write_both(file: str | os.PathLike[str], html: str, plain: Mapping[str, Any]) -> None:
+    """Write a page, and its numbers with `.json` beside it.
+
+    Raises:
+        ColdframeError: one of them cannot be written.
+    """
+    path = Path(file)
     with disk_errors("write", path):
         write_bytes(path.with_suffix(".json"), json.dumps(plain, indent=1, allow_nan=False).encode() + b"\n")
-        write_bytes(path, _page(probe, controls, facts, seconds).encode())
+        write_bytes(path, html.encode())
+
+
+def document(title: str, sections: Sequence[str]) -> str:
+    """A whole page; `sections` are HTML already."""
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
+        f'content="width=device-width"><meta name="color-scheme" content="light dark"><title>{text(title)}</title>'
+        f"<style>{STYLE}</style></head><body><main>{''.join(sections)}</main></body></html>\n"
+    )
 
 
 def require_html(file: str | os.PathLike[str] | None) -> None:
@@ -99,209 +117,57 @@ def extraction_facts(store: TokenStore) -> dict[str, str]:
 
 
 def _page(
-    probe: LinearReport, controls: ControlReport | None, facts: Mapping[str, str], seconds: Mapping[str, float]
+    probe: ProbeReport[Any], controls: ControlReport | None, facts: Mapping[str, str], seconds: Mapping[str, float]
 ) -> str:
     sections = [
         _head(probe),
-        _warnings(probe),
-        _section("Scores", _scores(probe)),
-        _section("Controls", _controls(controls)),
-        _section("Classes", _classes(probe)),
-        _section("Confusion", svg.confusion(probe.confusion(), [c.name for c in probe.selection.classes])),
-        _fractions(probe),
-        _section("What was extracted how", _facts(facts)),
-        _section("The probe", _facts(_probe_facts(probe, seconds))),
+        warnings_list(caveats(probe)),
+        section("Scores", scores_part(probe)),
+        section("Controls", controls_part(controls)),
+        section("Classes", classes_part(probe)),
+        curves_part(probe),
+        section("Confusion", svg.confusion(probe.confusion(), [c.name for c in probe.selection.classes])),
+        fractions_part(probe),
+        section("What was extracted how", facts_list(facts)),
+        section("The probe", facts_list(_probe_facts(probe, seconds))),
     ]
-    title = f"{probe.label}: linear probe of {probe.encoder}"
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
-        f'content="width=device-width"><meta name="color-scheme" content="light dark"><title>{text(title)}</title>'
-        f"<style>{STYLE}</style></head><body><main>{''.join(sections)}</main></body></html>\n"
-    )
+    return document(f"{probe.label}: {probe.title} of {probe.store.recipe.encoder}", sections)
 
 
-def _head(probe: LinearReport) -> str:
+def _head(probe: ProbeReport[Any]) -> str:
     spread = uncertainty(probe).averaged["balanced_accuracy"]
     chance = sum(result.chance for result in probe.results) / len(probe.results)
     interval = "no interval" if spread.low is None else f"95 % over sources {spread.low:.3f} to {spread.high:.3f}"
-    reads = ("-", "not counted: no split file") if probe.reads is None else (str(probe.reads.count), "with this split")
     tiles = [
         (f"{probe.mean('balanced_accuracy'):.3f}", "balanced accuracy", interval),
         (f"{chance:.3f}", "chance", f"{len(probe.selection.classes)} classes"),
         (f"{probe.mean('macro_f1'):.3f}", "macro-F1", "classes with test rows"),
         (str(spread.sources), "test sources", f"of {len(probe.selection.components.names)} in all"),
-        (reads[0], "readings of test", reads[1]),
+        reads_tile(probe.reads),
     ]
-    boxes = "".join(
-        f'<div class="tile"><b>{text(value)}</b><span>{text(name)}</span><small>{text(note)}</small></div>'
-        for value, name, note in tiles
-    )
-    return (
-        f"<header><h1>{text(probe.label)}</h1><p>{text(probe.encoder)} &middot; {text(report.PROTOCOL)}</p></header>"
-        f'<div class="tiles">{boxes}</div>'
-    )
+    return heading(probe.label, [probe.store.recipe.encoder, probe.protocol], tiles)
 
 
-def _warnings(probe: LinearReport) -> str:
-    found = caveats(probe)
-    items = "".join(f"<li>{text(sentence)}</li>" for sentence in found)
-    return f'<section class="warnings"><h2>Before quoting</h2><ul>{items}</ul></section>' if found else ""
-
-
-def _scores(probe: LinearReport) -> str:
-    spread = uncertainty(probe)
-    chance = probe.results[0].chance
-    bars = [
-        svg.Bar(
-            name=_METRIC_NAMES[name],
-            value=probe.mean(name),
-            interval=None if one.low is None or one.high is None else (one.low, one.high),
-            reference=chance if name == "balanced_accuracy" else None,
-            note=f"{probe.mean(name):.3f}" if one.low is None else f"{one.low:.3f} to {one.high:.3f}",
-        )
-        for name, one in spread.averaged.items()
-    ]
-    head = ["seed", "test rows", "sources", "balanced", "macro-F1", "top-1", "top-5", "recall@5", "design effect"]
-    rows = [
-        [
-            str(result.seed),
-            str(result.part_rows["test"]),
-            str(result.part_sources["test"]),
-            *(_value(getattr(result, name)) for name in ("balanced_accuracy", "macro_f1", "top1")),
-            _value(result.top5),
-            _value(result.class_mean_recall5),
-            "-" if of_seed.design.effect is None else f"{of_seed.design.effect:.1f}",
-        ]
-        for result, of_seed in zip(probe.results, spread.seeds, strict=True)
-    ]
-    sds = [_value(probe.sd(name)) for name in ("balanced_accuracy", "macro_f1", "top1")]
-    rows.append(["sd", "", "", *sds, "", "", ""])
-    few = "" if spread.averaged["top1"].low is not None else _sources(probe)
-    title = "Scores with 95 % intervals over sources"
-    plot = svg.intervals(bars, low=0.0, high=1.0, title=title)
-    return f"{plot}<p>Bar: chance. {text(report.seed_meaning(probe))}</p>{_table(head, rows)}{few}"
-
-
-def _sources(probe: LinearReport) -> str:
-    rows = [
-        [str(result.seed), name, str(count), str(hits)]
-        for result in probe.results
-        for name, count, hits in per_source(probe, result)
-    ]
-    note = f"<p>With fewer than {MIN_SOURCES} test sources there is no interval; these are the sources.</p>"
-    return note + _table(["seed", "source", "test rows", "right"], rows)
-
-
-def _controls(found: ControlReport | None) -> str:
-    if found is None:
-        return "<p>Not run. <code>coldframe-probe controls STORE --label ... --report R.html</code> runs them.</p>"
-    measured = [control for control in found.controls if control.interval is not None and control.effect is not None]
-    bars = [
-        svg.Bar(
-            name=c.name.replace("_", " "), value=c.effect or 0.0, interval=c.interval, reference=0.0, note=c.verdict
-        )
-        for c in measured
-    ]
-    plot = svg.intervals(bars, low=-1.0, high=1.0, title="Effects of the controls") if bars else ""
-    head = ["control", "verdict", "effect", "95 %", "p", "p Holm", _REASONS]
-    return plot + _table(head, [_control(control) for control in found.controls], raw={1}) + _leaks(found)
-
-
-def _control(control: Control) -> list[str]:
-    ends = "-" if control.interval is None else f"{control.interval[0]:+.3f} to {control.interval[1]:+.3f}"
-    return [
-        control.name.replace("_", " "),
-        f'<span class="badge {control.verdict}">{control.verdict.replace("_", " ")}</span>',
-        "-" if control.effect is None else f"{control.effect:+.3f}",
-        ends,
-        "-" if control.p is None else f"{control.p:.2g}",
-        "-" if control.p_holm is None else f"{control.p_holm:.2g}",
-        f"{control.what}: {control.reason}",
-    ]
-
-
-def _leaks(found: ControlReport) -> str:
-    if found.other_sources is None or found.same_source is None:
-        return f"<p>Leak meter: {text(found.no_retrieval)}</p>"
-    one, both = found.other_sources, found.same_source
-    rows = [
-        [name, f"{score.micro:.3f}", f"{both.scores[name].micro:.3f}", f"{score.chance:.3f}"]
-        for name, score in one.scores.items()
-    ]
-    head = ["retrieval", "other sources", "with its own source", "chance"]
-    return f"<h3>Leak meter</h3>{_table(head, rows)}"
-
-
-def _classes(probe: LinearReport) -> str:
-    counts = probe.confusion()
-    rows = []
-    columns = (probe.selection.classes, class_recalls(probe), counts.sum(axis=1), counts.sum(axis=0))
-    for count, recall, true, answered in zip(*columns, strict=True):
-        bar = "" if recall is None else f'<i class="bar" style="--share:{recall:.3f}"></i>{recall:.3f}'
-        rows.append([count.name, str(count.sources), str(count.rows), str(true), str(answered), bar])
-    head = ["class", "sources", "rows", "test rows", "answered", "test recall"]
-    return _table(head, rows, raw={5})
-
-
-def _fractions(probe: LinearReport) -> str:
-    if not probe.fractions:
-        return ""
-    points = [(result.fraction, result.mean, result.sd) for result in probe.fractions]
-    plot = svg.curve(points, chance=probe.results[0].chance, title="Balanced accuracy by share of train sources")
-    head = ["share", "sources", "draws", "balanced accuracy", "sd", "most classes without rows"]
-    rows = [
-        [
-            f"{result.fraction:g}",
-            str(result.sources),
-            str(len(result.balanced_accuracy)),
-            f"{result.mean:.3f}",
-            _value(result.sd),
-            str(max(result.classes_without_rows)),
-        ]
-        for result in probe.fractions
-    ]
-    return _section("Sample efficiency", plot + _table(head, rows))
-
-
-def _probe_facts(probe: LinearReport, seconds: Mapping[str, float]) -> dict[str, str]:
+def _probe_facts(probe: ProbeReport[Any], seconds: Mapping[str, float]) -> dict[str, str]:
     chosen, head = probe.selection, probe.results[0]
     facts = {
-        "features": probe.features,
+        **probe.facts(),
         "grouped by": " + ".join([*probe.groups, "file content"]),
         "rows": f"{len(chosen.rows)} used of {chosen.ok} ok; {chosen.unlabelled} unlabelled, {chosen.failed} failed, "
         f"{chosen.absent} absent",
         "parameters": f"{head.parameters} of the head; the encoder has none that were fitted",
-        "penalty": ", ".join(f"{result.head.penalty:.2g}" for result in probe.results),
-        "splits": ", ".join(result.split_digest[:12] for result in probe.results),
+        probe.chosen(head)[0]: "; ".join(probe.chosen(result)[1] for result in probe.results),
+        "splits": ", ".join(dict.fromkeys(result.split_digest[:12] for result in probe.results)),
         "took": ", ".join(f"{stage} {value:.1f} s" for stage, value in seconds.items()),
     }
-    if probe.split is not None:
-        facts["split file"] = f"{path_to_text(probe.split.path or '')}, digest {probe.split.digest}"
-    if probe.reads is not None and probe.reads.reasons:
-        facts["read again because"] = "; ".join(probe.reads.reasons)
+    return {**facts, **split_facts(probe.split, probe.reads)}
+
+
+def split_facts(split: SplitManifest | None, reads: TestReads | None) -> dict[str, str]:
+    """The split in a file and why its test part was read again; empty without one."""
+    facts = {}
+    if split is not None:
+        facts["split file"] = f"{path_to_text(split.path or '')}, digest {split.digest}"
+    if reads is not None and reads.reasons:
+        facts["read again because"] = "; ".join(reads.reasons)
     return facts
-
-
-def _facts(facts: Mapping[str, str]) -> str:
-    rows = "".join(f"<dt>{text(name)}</dt><dd>{text(value)}</dd>" for name, value in facts.items())
-    return f"<dl>{rows}</dl>"
-
-
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{text(title)}</h2>{body}</section>"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], raw: set[int] | None = None) -> str:
-    """A table; cells of the columns `raw` are HTML already, all others are text."""
-    raw = raw or set()
-    top = "".join(f"<th>{text(cell)}</th>" for cell in head)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{cell if i in raw else text(cell)}</td>" for i, cell in enumerate(row)) + "</tr>"
-        for row in rows
-    )
-    kind = ' class="wide"' if head[-1] == _REASONS else ""
-    return f'<div class="scroll"><table{kind}><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _value(value: Any) -> str:
-    return "-" if value is None else f"{value:.3f}"

@@ -38,6 +38,7 @@ svg .axis { stroke:var(--line); } svg .reference { stroke:var(--bad); stroke-wid
 svg .whisker { stroke:var(--accent); stroke-width:3; stroke-linecap:round; opacity:.55; }
 svg .dot { fill:var(--accent); }
 svg .curve { fill:none; stroke:var(--accent); stroke-width:2; }
+svg .curve.other { stroke:var(--faint); stroke-width:1; opacity:.45; }
 svg .cell { fill:rgba(var(--cell),calc(.05 + .95 * var(--share))); }
 svg .cell.miss { fill:rgba(var(--miss),calc(.04 + .96 * var(--share))); } svg .strong { fill:var(--card); }
 """

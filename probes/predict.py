@@ -7,16 +7,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import UsageError
-from coldframe.probes.attentive import AttentiveReport, token_view
-from coldframe.probes.features import TokenStore, read_features
+from coldframe.probes.attentive import token_view
+from coldframe.probes.attentive_report import AttentiveReport
+from coldframe.probes.features import read_features
 from coldframe.probes.heads import HeadShape
 from coldframe.probes.linear import LinearReport
 from coldframe.probes.loader import DEFAULT_MEMORY_BYTES, TokenLoader
 from coldframe.probes.logistic import LinearHead, Link
+from coldframe.probes.logistic_probe import LogisticReport
+from coldframe.probes.multilabel import MultiLabelReport
 from coldframe.probes.presets import Preset
+from coldframe.probes.probe_report import ProbeReport
 from coldframe.probes.released import strict_state
 from coldframe.probes.ridge import RidgeHead
 from coldframe.probes.saved import Prediction, ProbeCard, Tensors, geometry_dict
+from coldframe.probes.scored import Scored
 from coldframe.probes.token_view import ShardedStore
 from coldframe.probes.training import logits_of, micro_batch_rows, require_device
 
@@ -26,44 +31,66 @@ _ROWS = 1024  # of a linear probe's features at once
 
 def attentive_card(report: AttentiveReport, created_by: str) -> tuple[ProbeCard, dict[str, NDArray[Any]]]:
     """Card and tensors of the report's best head on validation."""
-    seed, state = report.best_state()
-    best = max(result.validation_balanced_accuracy for result in report.results)
+    best, state = report.best_state()
+    preset = {**vars(report.preset), "time": report.shape.time}
+    card = _card(report, best, created_by, kind="attentive", split_seed=report.split_seed, preset=preset)
+    return card, {name: value.numpy() for name, value in state.items()}
+
+
+def ridge_card(report: LinearReport, created_by: str) -> tuple[ProbeCard, dict[str, NDArray[np.float64]]]:
+    """Card and tensors of the report's best head on validation."""
+    best = report.best()
+    own = {"features": report.features, "penalty": best.head.penalty}
+    card = _card(report, best, created_by, kind="ridge", split_seed=best.seed, **own)
+    return card, _linear_tensors(best.head)
+
+
+def logistic_card(report: LogisticReport, created_by: str) -> tuple[ProbeCard, dict[str, NDArray[np.float64]]]:
+    """Card and tensors of the report's best head on validation."""
+    best = report.best()
+    own = {"features": report.features, "link": best.head.link, "strength": best.head.strength}
+    card = _card(report, best, created_by, kind="linear", split_seed=best.seed, **own)
+    return card, _linear_tensors(best.head)
+
+
+def multilabel_card(report: MultiLabelReport, created_by: str) -> tuple[ProbeCard, dict[str, NDArray[np.float64]]]:
+    """Card and tensors of the head that is best on its validation videos."""
+    best = max(report.results, key=lambda result: result.validation_map)
     card = ProbeCard(
-        kind="attentive",
+        kind="linear",
+        label=report.label,
+        names=report.selection.names,
+        recipe=report.store.recipe.to_dict(),
+        geometry=geometry_dict(report.store),
+        split_digest=best.split_digest,
+        split_seed=best.seed,
+        seed=best.seed,
+        validation_balanced_accuracy=None,
+        validation_map=best.validation_map,
+        created_by=created_by,
+        features=report.features,
+        link="sigmoid",
+        strength=best.head.strength,
+    )
+    return card, _linear_tensors(best.head)
+
+
+def _card(report: ProbeReport[Any], best: Scored[Any], created_by: str, **own: Any) -> ProbeCard:
+    return ProbeCard(
         label=report.label,
         names=report.selection.labels.names,
         recipe=report.store.recipe.to_dict(),
         geometry=geometry_dict(report.store),
-        split_digest=report.split.digest,
-        split_seed=report.split_seed,
-        seed=seed,
-        validation_balanced_accuracy=best,
-        created_by=created_by,
-        preset={**vars(report.preset), "time": report.shape.time},
-    )
-    return card, {name: value.numpy() for name, value in state.items()}
-
-
-def ridge_card(
-    report: LinearReport, store: TokenStore, created_by: str
-) -> tuple[ProbeCard, dict[str, NDArray[np.float64]]]:
-    """Card and tensors of the report's best head on validation; `store` is what the report was made of."""
-    best = max(report.results, key=lambda result: result.validation_balanced_accuracy)
-    card = ProbeCard(
-        kind="ridge",
-        label=report.label,
-        names=report.selection.labels.names,
-        recipe=store.recipe.to_dict(),
-        geometry=geometry_dict(store),
         split_digest=best.split_digest,
-        split_seed=best.seed,
         seed=best.seed,
         validation_balanced_accuracy=best.validation_balanced_accuracy,
         created_by=created_by,
-        features=report.features,
-        penalty=best.head.penalty,
+        **own,
     )
-    return card, {name: getattr(best.head, name) for name in _LINEAR_TENSORS}
+
+
+def _linear_tensors(head: RidgeHead | LinearHead) -> dict[str, NDArray[np.float64]]:
+    return {name: getattr(head, name) for name in _LINEAR_TENSORS}
 
 
 def predict(

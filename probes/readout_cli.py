@@ -1,54 +1,26 @@
 """Commands of `coldframe-probe` for readouts beyond ridge: attentive, logistic, knn, predict."""
 
 import json
-from collections.abc import Callable
+import time
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
-import coldframe
-from coldframe.probes.features import FEATURE_KINDS, FeatureKind
+from coldframe.probes import options
+from coldframe.probes.features import FeatureKind
+from coldframe.probes.page import write_page
 from coldframe.probes.presets import PRESETS
+from coldframe.probes.report import to_dict, to_text
+from coldframe.probes.saved import save_probe
 from coldframe.progress import progress_bar
 from coldframe.store import open_store
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-_CREATED_BY = f"coldframe {coldframe.__version__}"
-
-
-def _label_options(command: _Command) -> _Command:
-    command = click.option(
-        "--group",
-        "groups",
-        multiple=True,
-        default=["source"],
-        show_default=True,
-        metavar="COLUMN",
-        help="Video column whose values stay on one side of a split; repeatable. Equal files always do.",
-    )(command)
-    return click.option("--label", required=True, metavar="COLUMN", help="Video column that holds the classes.")(
-        command
-    )
-
-
-_features_option = click.option(
-    "--features",
-    type=click.Choice(FEATURE_KINDS),
-    default="cls",
-    show_default=True,
-    help="The [CLS] token, the mean of the patch tokens of real frames, or colour or motion without an encoder.",
-)
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
-_save_option = click.option(
-    "--save", type=click.Path(path_type=Path), metavar="FILE", help="Write the head that is best on validation."
-)
-_device_option = click.option("--device", default="cpu", show_default=True, help="cpu or cuda; never a fallback.")
-
 
 @click.command("attentive")
-@click.argument("store", type=click.Path())
-@_label_options
+@options.store_argument
+@options.label_option
+@options.labels_option
+@options.groups_option
 @click.option("--preset", type=click.Choice(list(PRESETS)), default="levjepa", show_default=True)
 @click.option("--lr", "rates", type=click.FloatRange(0, min_open=True), multiple=True, help="Replaces the preset's.")
 @click.option("--wd", "decays", type=click.FloatRange(0), multiple=True, help="Replaces the preset's weight decays.")
@@ -58,13 +30,14 @@ _device_option = click.option("--device", default="cpu", show_default=True, help
 @click.option("--temporal-position", is_flag=True, help="Learn a position a time step: for tokens without time code.")
 @click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Heads with other initial weights.")
 @click.option("--split-seed", type=click.IntRange(0), default=0, show_default=True)
+@options.sealed_split
 @click.option("--memory-mb", type=click.IntRange(1), default=4096, show_default=True, help="Bound on tokens in memory.")
-@_device_option
-@_save_option
-@_json_option
+@options.device_option
+@options.outputs
 def attentive_command(
     store: str,
     label: str,
+    labels_csv: str | None,
     groups: tuple[str, ...],
     preset: str,
     rates: tuple[float, ...],
@@ -75,8 +48,11 @@ def attentive_command(
     temporal_position: bool,
     seeds: int,
     split_seed: int,
+    split_file: str | None,
+    again: str | None,
     memory_mb: int,
     device: str,
+    report_file: str | None,
     save: Path | None,
     as_json: bool,
 ) -> None:
@@ -87,17 +63,16 @@ def attentive_command(
     \b
     Examples:
       coldframe-probe attentive features.zarr --label action
+      coldframe-probe attentive features.zarr --label action --split split.json --report report.html
       coldframe-probe attentive features.zarr --label action --preset vjepa2-d1 --lr 3e-4 --wd 0.1 --save head.st
     """
     from coldframe.probes.attentive import Options, attentive_probe
-    from coldframe.probes.attentive_report import to_dict, to_text
     from coldframe.probes.predict import attentive_card
-    from coldframe.probes.saved import require_writable, save_probe
 
-    if save is not None:
-        require_writable(save)
-    opened = open_store(store)
-    options = Options(
+    options.require_outputs(report_file, save)
+    started = time.perf_counter()
+    opened = options.labelled(open_store(store), labels_csv)
+    changed = Options(
         heads=heads,
         rates=rates or None,
         weight_decays=decays or None,
@@ -114,35 +89,42 @@ def attentive_command(
             label=label,
             groups=groups,
             preset=PRESETS[preset],
-            options=options,
+            options=changed,
             seeds=range(seeds),
             split_seed=split_seed,
+            split=options.manifest_of(split_file),
+            again=again,
             on_rows=on_rows,
         )
     if save is not None:
-        save_probe(save, *attentive_card(report, _CREATED_BY))
+        save_probe(save, *attentive_card(report, options.CREATED_BY))
+    if report_file is not None:
+        write_page(report_file, opened, report, seconds={"probe": time.perf_counter() - started})
     click.echo(json.dumps(to_dict(report), allow_nan=False) if as_json else to_text(report))
 
 
 @click.command("logistic")
-@click.argument("store", type=click.Path())
-@_label_options
-@_features_option
-@click.option(
-    "--strength", "-C", "strengths", type=click.FloatRange(0, min_open=True), multiple=True, help="Grid of C."
-)
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="First split seed.")
-@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Number of splits.")
-@_save_option
-@_json_option
+@options.store_argument
+@options.label_option
+@options.labels_option
+@options.groups_option
+@options.features_option
+@options.strengths_option
+@options.split_seeds
+@options.sealed_split
+@options.outputs
 def logistic_command(
     store: str,
     label: str,
+    labels_csv: str | None,
     groups: tuple[str, ...],
     features: FeatureKind,
     strengths: tuple[float, ...],
     seed: int,
     seeds: int,
+    split_file: str | None,
+    again: str | None,
+    report_file: str | None,
     save: Path | None,
     as_json: bool,
 ) -> None:
@@ -151,15 +133,15 @@ def logistic_command(
     \b
     Examples:
       coldframe-probe logistic features.zarr --label action
+      coldframe-probe logistic features.zarr --label action --split split.json --report report.html
       coldframe-probe logistic features.zarr --label action --features mean -C 0.1 -C 1 --save head.safetensors
     """
     from coldframe.probes.logistic import STRENGTHS
-    from coldframe.probes.readouts import logistic_dict, logistic_probe, logistic_text
-    from coldframe.probes.saved import require_writable, save_probe
+    from coldframe.probes.logistic_probe import logistic_probe
 
-    if save is not None:
-        require_writable(save)
-    opened = open_store(store)
+    options.require_outputs(report_file, save)
+    started = time.perf_counter()
+    opened = options.labelled(open_store(store), labels_csv)
     with progress_bar("Reading features", len(opened.ok_rows())) as on_rows:
         report = logistic_probe(
             opened,
@@ -168,22 +150,31 @@ def logistic_command(
             features=features,
             strengths=strengths or STRENGTHS,
             seeds=range(seed, seed + seeds),
+            split=options.manifest_of(split_file),
+            again=again,
             on_rows=on_rows,
         )
     if save is not None:
-        save_probe(save, *report.card(_CREATED_BY))
-    click.echo(json.dumps(logistic_dict(report), allow_nan=False) if as_json else logistic_text(report))
+        from coldframe.probes.predict import logistic_card  # and PyTorch with it
+
+        save_probe(save, *logistic_card(report, options.CREATED_BY))
+    if report_file is not None:
+        write_page(report_file, opened, report, seconds={"probe": time.perf_counter() - started})
+    click.echo(json.dumps(to_dict(report), allow_nan=False) if as_json else to_text(report))
 
 
 @click.command("knn")
-@click.argument("store", type=click.Path())
-@_label_options
-@_features_option
+@options.store_argument
+@options.label_option
+@options.labels_option
+@options.groups_option
+@options.features_option
 @click.option("-k", "neighbours", type=click.IntRange(1), multiple=True, help="Neighbours.  [default: 10 20 100 200]")
-@_json_option
+@options.json_option
 def knn_command(
     store: str,
     label: str,
+    labels_csv: str | None,
     groups: tuple[str, ...],
     features: FeatureKind,
     neighbours: tuple[int, ...],
@@ -195,10 +186,9 @@ def knn_command(
     Example:
       coldframe-probe knn features.zarr --label action
     """
-    from coldframe.probes.nearest import NEIGHBOURS, knn_dict, knn_text
-    from coldframe.probes.readouts import knn_probe
+    from coldframe.probes.nearest import NEIGHBOURS, knn_dict, knn_probe, knn_text
 
-    opened = open_store(store)
+    opened = options.labelled(open_store(store), labels_csv)
     with progress_bar("Reading features", len(opened.ok_rows())) as on_rows:
         report = knn_probe(
             opened,
@@ -213,9 +203,9 @@ def knn_command(
 
 @click.command("predict")
 @click.argument("probe", type=click.Path(path_type=Path))
-@click.argument("store", type=click.Path())
+@options.store_argument
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="JSON lines.  [default: standard output]")
-@_device_option
+@options.device_option
 def predict_command(probe: Path, store: str, out: Path | None, device: str) -> None:
     """Predict with a saved PROBE on every ok row of STORE, one JSON object a row.
 

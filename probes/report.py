@@ -1,4 +1,4 @@
-"""A linear probe's report as text for people and as plain data for JSON."""
+"""A probe's report as text for people and as plain data for JSON."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -8,33 +8,41 @@ import numpy as np
 
 from coldframe.cli_errors import one_line
 from coldframe.probes.caveats import caveats
-from coldframe.probes.linear import LinearReport, SeedResult, class_recalls
+from coldframe.probes.probe_report import ProbeReport
+from coldframe.probes.scored import Scored
+from coldframe.probes.sealed import TestReads
 from coldframe.probes.source_counts import METRICS
+from coldframe.probes.split_manifest import SplitManifest
 from coldframe.probes.uncertainty import uncertainty
 from coldframe.store.text import path_to_text
 
-PROTOCOL = "linear probe: closed-form ridge, one-vs-all, lambda chosen on validation, test read once a seed"
-SEED_MEANING = "Each seed is another split by source; the closed-form head has no seed of its own."
-FOLD_MEANING = "Each number is a fold of the split: it is tested, the next one validates, the others train."
-SPLIT_MEANING = "One split from a file; the closed-form head has no seed, so there is no spread over seeds."
-
+CALIBRATION_NAMES = {
+    "ece": "ECE",
+    "ece_equal_mass": "ECE, equal mass",
+    "ece_if_calibrated": "ECE if calibrated",
+    "nll": "NLL, nats",
+    "brier": "Brier",
+}
 _WIDEST_CONFUSION = 30  # classes
 _SHORT = 12  # hexadecimal digits of a digest that people compare
 
 
-def to_dict(report: LinearReport) -> dict[str, Any]:
+def to_dict(report: ProbeReport[Any]) -> dict[str, Any]:
     """Everything in `report`, ready for `json.dumps`."""
-    chosen = report.selection
+    chosen, encoder = report.selection, report.store.encoder
     counts = report.confusion()
     spread = uncertainty(report)
     return {
-        "protocol": PROTOCOL,
-        "store": report.store,
-        "encoder": {"name": report.encoder, "untrained": report.untrained, "licence": report.licence},
-        "recipe_id": report.recipe_id,
+        "protocol": report.protocol,
+        "store": report.store.name,
+        "encoder": {
+            "name": report.store.recipe.encoder,
+            "untrained": encoder.get("untrained"),
+            "licence": encoder.get("licence"),
+        },
+        "recipe_id": report.store.recipe_id,
         "label": report.label,
         "group": list(report.groups),
-        "features": report.features,
         "rows": {
             "ok": chosen.ok,
             "failed": chosen.failed,
@@ -46,14 +54,14 @@ def to_dict(report: LinearReport) -> dict[str, Any]:
         },
         "classes": [
             {**asdict(count), "recall": recall, "test_rows": int(rows)}
-            for count, recall, rows in zip(chosen.classes, class_recalls(report), counts.sum(axis=1), strict=True)
+            for count, recall, rows in zip(chosen.classes, report.recalls(), counts.sum(axis=1), strict=True)
         ],
         "excluded_classes": [asdict(count) for count in chosen.excluded],
         "sources": len(chosen.components.names),
-        "seed_meaning": seed_meaning(report),
+        "seed_meaning": report.seed_meaning,
         "seeds": [
-            {**_seed_dict(result), "uncertainty": asdict(of_seed)}
-            for result, of_seed in zip(report.results, spread.seeds, strict=True)
+            {**_seed_dict(result), **report.seed_details(place), "uncertainty": asdict(spread.seeds[place])}
+            for place, result in enumerate(report.results)
         ],
         **{
             name: {
@@ -63,21 +71,24 @@ def to_dict(report: LinearReport) -> dict[str, Any]:
             }
             for name in METRICS
         },
-        "split": _split_dict(report),
-        "fractions": [{**asdict(result), "mean": result.mean, "sd": result.sd} for result in report.fractions],
+        "calibration": report.calibration() or None,
+        "no_calibration": report.no_calibration or None,
+        "split": split_dict(report.split, report.reads),
         "confusion": counts.tolist(),
+        **report.details(),
         "warnings": caveats(report),
     }
 
 
-def _seed_dict(result: SeedResult) -> dict[str, Any]:
+def _seed_dict(result: Scored[Any]) -> dict[str, Any]:
     # Not asdict, which would keep the arrays.
     fields = {name: value for name, value in vars(result).items() if name not in ("split", "scores", "head")}
-    return {**fields, "penalty": result.head.penalty, "confusion": result.confusion.tolist()}
+    calibration = None if result.calibration is None else asdict(result.calibration)
+    return {**fields, "calibration": calibration, "confusion": result.confusion.tolist()}
 
 
-def _split_dict(report: LinearReport) -> dict[str, Any] | None:
-    split = report.split
+def split_dict(split: SplitManifest | None, reads: TestReads | None) -> dict[str, Any] | None:
+    """A split in a file and the readings of its test part; None without one."""
     if split is None:
         return None
     return {
@@ -86,24 +97,18 @@ def _split_dict(report: LinearReport) -> dict[str, Any] | None:
         "by": list(split.by),
         "folds": split.folds,
         "seed": split.seed,
-        "test_reads": None if report.reads is None else asdict(report.reads),
+        "test_reads": None if reads is None else asdict(reads),
     }
 
 
-def seed_meaning(report: LinearReport) -> str:
-    """What the numbers in the column `seed` stand for."""
-    if report.split is None:
-        return SEED_MEANING
-    return FOLD_MEANING if report.split.folds else SPLIT_MEANING
-
-
-def to_text(report: LinearReport) -> str:
+def to_text(report: ProbeReport[Any]) -> str:
     """The report as people read it; ends with the warnings."""
     sections = [
         _head(report),
         _classes(report),
         _scores(report),
         _intervals(report),
+        _calibration(report),
         _fractions(report),
         _confusion(report),
         "\n".join(f"warning: {text}" for text in map(one_line, caveats(report))),
@@ -111,27 +116,27 @@ def to_text(report: LinearReport) -> str:
     return "\n\n".join(section for section in sections if section)
 
 
-def _head(report: LinearReport) -> str:
-    chosen = report.selection
-    untrained = "  *** UNTRAINED: random weights ***" if report.untrained else ""
+def _head(report: ProbeReport[Any]) -> str:
+    chosen, protocol = report.selection, report.protocol
+    untrained = "  *** UNTRAINED: random weights ***" if report.store.encoder.get("untrained") else ""
     excluded = sum(count.rows for count in chosen.excluded)
     groups = " + ".join([*map(one_line, report.groups), "file content"])
     lines = [
-        f"{PROTOCOL[0].upper()}{PROTOCOL[1:]}.",
-        f"store     {one_line(report.store)}",
-        f"encoder   {one_line(report.encoder)}{untrained}",
-        f"recipe    {report.recipe_id[:_SHORT]}",
-        f"features  {report.features}",
+        f"{protocol[0].upper()}{protocol[1:]}.",
+        f"store     {one_line(report.store.name)}",
+        f"encoder   {one_line(report.store.recipe.encoder)}{untrained}",
+        f"recipe    {report.store.recipe_id[:_SHORT]}",
+        *(f"{name:<9} {one_line(value)}" for name, value in report.facts().items()),
         f"label     {one_line(report.label)}",
         f"grouped   by {groups}: {len(chosen.components.names)} sources",
         f"rows      {len(chosen.rows)} used of {chosen.ok} ok ({chosen.unlabelled} unlabelled, {excluded} in "
         f"excluded classes); {chosen.failed} failed, {chosen.absent} absent",
-        f"test      {_reads(report)}",
+        f"test      {read_text(report.reads)}",
     ]
     return "\n".join(lines)
 
 
-def _classes(report: LinearReport) -> str:
+def _classes(report: ProbeReport[Any]) -> str:
     rows = [
         [
             f"{number} {one_line(count.name)}",
@@ -139,12 +144,12 @@ def _classes(report: LinearReport) -> str:
             str(count.rows),
             "-" if recall is None else f"{recall:.3f}",
         ]
-        for number, (count, recall) in enumerate(zip(report.selection.classes, class_recalls(report), strict=True))
+        for number, (count, recall) in enumerate(zip(report.selection.classes, report.recalls(), strict=True))
     ]
     return table(["class", "sources", "rows", "test recall"], rows)
 
 
-def _scores(report: LinearReport) -> str:
+def _scores(report: ProbeReport[Any]) -> str:
     head = [
         "seed",
         "test rows",
@@ -154,7 +159,7 @@ def _scores(report: LinearReport) -> str:
         "macro-F1",
         "top-1",
         "majority",
-        "lambda",
+        report.chosen(report.results[0])[0],
         "split",
     ]
     rows = [
@@ -167,7 +172,7 @@ def _scores(report: LinearReport) -> str:
             f"{result.macro_f1:.3f}",
             f"{result.top1:.3f}",
             f"{result.majority_top1:.3f}",
-            f"{result.head.penalty:.2g}",
+            report.chosen(result)[1],
             result.split_digest[:_SHORT],
         ]
         for result in report.results
@@ -176,17 +181,18 @@ def _scores(report: LinearReport) -> str:
         values = [of("balanced_accuracy"), of("macro_f1"), of("top1")]
         accuracy, f1, top = ("-" if value is None else f"{value:.3f}" for value in values)
         rows.append([name, "", "", accuracy, "", f1, top, "", "", ""])
-    return f"{table(head, rows)}\n{seed_meaning(report)}"
+    return f"{table(head, rows)}\n{report.seed_meaning}"
 
 
-def _reads(report: LinearReport) -> str:
-    if report.reads is None:
-        return "each seed splits anew, so no reading is counted; fix a split with --split to count them"
-    times = "once" if report.reads.count == 1 else f"{report.reads.count} times"
-    return f"part read {times} ({one_line(report.reads.ledger)})"
+def read_text(reads: TestReads | None) -> str:
+    """How often the test part was read, or why nobody knows."""
+    if reads is None:
+        return "no split in a file, so no reading is counted; fix a split with --split to count them"
+    times = "once" if reads.count == 1 else f"{reads.count} times"
+    return f"part read {times} ({one_line(reads.ledger)})"
 
 
-def _intervals(report: LinearReport) -> str:
+def _intervals(report: ProbeReport[Any]) -> str:
     spread = uncertainty(report)
     rows = []
     for name, interval in spread.averaged.items():
@@ -202,7 +208,18 @@ def _intervals(report: LinearReport) -> str:
     return text
 
 
-def _fractions(report: LinearReport) -> str:
+def _calibration(report: ProbeReport[Any]) -> str:
+    found = report.calibration()
+    if not found:
+        return f"No calibration: {report.no_calibration}."
+    rows = [
+        [CALIBRATION_NAMES[name], f"{one['mean']:.3f}", "-" if one["sd"] is None else f"{one['sd']:.3f}"]
+        for name, one in found.items()
+    ]
+    return table(["calibration on test", "mean", "sd"], rows)
+
+
+def _fractions(report: ProbeReport[Any]) -> str:
     if not report.fractions:
         return ""
     rows = [
@@ -220,7 +237,7 @@ def _fractions(report: LinearReport) -> str:
     return f"{table(head, rows)}\nNested shares of the first split's train sources, always on all of its test rows."
 
 
-def _confusion(report: LinearReport) -> str:
+def _confusion(report: ProbeReport[Any]) -> str:
     names = [count.name for count in report.selection.classes]
     if len(names) > _WIDEST_CONFUSION:
         return f"confusion: {len(names)} classes are too many to print; --json has the matrix."
@@ -228,7 +245,7 @@ def _confusion(report: LinearReport) -> str:
         [f"{number} {one_line(name)}", *map(str, line)]
         for number, (name, line) in enumerate(zip(names, report.confusion().tolist(), strict=True))
     ]
-    title = f"Test rows summed over {len(report.results)} splits, true class by row, predicted class by column:"
+    title = f"Test rows summed over {len(report.results)} results, true class by row, predicted class by column:"
     return f"{title}\n{table(['true', *map(str, range(len(names)))], rows)}"
 
 

@@ -43,6 +43,32 @@ def ledger_of(manifest: SplitManifest) -> Path:
     return manifest.path.with_name(manifest.path.name + ".reads.jsonl")
 
 
+def require_readable(manifest: SplitManifest | None, again: str | None) -> None:
+    """Refuse early what `record_read` would refuse after hours of training; nothing is written down.
+
+    Args:
+        manifest: of the file that was named; None if none was.
+        again: reason for a reading after the first.
+
+    Raises:
+        UsageError: the part was read before and there is no reason, the reason is blank, or it is a reason for nothing.
+        StoreError: the ledger is damaged or belongs to another split.
+    """
+    if manifest is None or manifest.path is None:
+        if again is not None:
+            raise UsageError("--again is a reason for reading the test part of --split once more; name a --split.")
+        return
+    ledger = ledger_of(manifest)
+    with disk_errors("read", ledger):
+        text = ledger.read_text(encoding="utf-8") if ledger.exists() else ""
+    _require_reason(_entries(text, manifest, ledger), manifest, again)
+
+
+def count_read(manifest: SplitManifest | None, what: Mapping[str, Any], again: str | None) -> TestReads | None:
+    """`record_read`, or None without a split in a file: then nobody counts."""
+    return None if manifest is None or manifest.path is None else record_read(manifest, what, again)
+
+
 def record_read(manifest: SplitManifest, what: Mapping[str, Any], again: str | None) -> TestReads:
     """Write down that the test part is about to be read.
 
@@ -58,19 +84,12 @@ def record_read(manifest: SplitManifest, what: Mapping[str, Any], again: str | N
     """
     import fcntl  # absent on Windows, where stores can still be read
 
-    if again is not None and not again.strip():
-        raise UsageError("the reason for reading the test part again is blank; say why in a few words.")
     ledger = ledger_of(manifest)
     with disk_errors("write", ledger), ledger.open("a+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.seek(0)
         before = _entries(file.read(), manifest, ledger)
-        if before and again is None:
-            raise UsageError(
-                f"the test part of {path_to_text(manifest.path or '')} was read before ({len(before)} times, first "
-                f"{before[0]['time']}). Choose on validation; to read it again, give --again REASON, which the report "
-                "will show."
-            )
+        _require_reason(before, manifest, again)
         entry = {
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "split": manifest.digest,
@@ -83,6 +102,17 @@ def record_read(manifest: SplitManifest, what: Mapping[str, Any], again: str | N
         os.fsync(file.fileno())
     reasons = [entry["again"] for entry in [*before, entry][1:]]
     return TestReads(count=len(before) + 1, reasons=tuple(reasons), ledger=path_to_text(ledger))
+
+
+def _require_reason(before: list[dict[str, Any]], manifest: SplitManifest, again: str | None) -> None:
+    if again is not None and not again.strip():
+        raise UsageError("the reason for reading the test part again is blank; say why in a few words.")
+    if before and again is None:
+        raise UsageError(
+            f"the test part of {path_to_text(manifest.path or '')} was read before ({len(before)} times, first "
+            f"{before[0]['time']}). Choose on validation; to read it again, give --again REASON, which the report "
+            "will show."
+        )
 
 
 def _entries(text: str, manifest: SplitManifest, ledger: Path) -> list[dict[str, Any]]:

@@ -67,7 +67,7 @@ def intervals(bars: Sequence[Bar], *, low: float, high: float, title: str) -> st
             parts.append(f'<line class="whisker" x1="{ends[0]:.1f}" x2="{ends[1]:.1f}" y1="{y}" y2="{y}"/>')
         parts.append(f'<circle class="dot" cx="{x(bar.value):.1f}" cy="{y}" r="5"/>')
         parts.append(f'<text class="note" x="{right + 14}" y="{y + 4}">{text(bar.note)}</text></g>')
-    return _svg(_WIDTH, height, parts, title)
+    return canvas(_WIDTH, height, parts, title)
 
 
 def confusion(counts: NDArray[np.int64], names: Sequence[str]) -> str:
@@ -98,7 +98,7 @@ def confusion(counts: NDArray[np.int64], names: Sequence[str]) -> str:
     if labelled:
         parts += _names(names, left, top, cell)
     parts.append(f'<text class="note" x="{left}" y="14">answered class by column, true class by row</text>')
-    return _svg(left + classes * cell + 60, top + classes * cell + 8, parts, "Confusion matrix")
+    return canvas(left + classes * cell + 60, top + classes * cell + 8, parts, "Confusion matrix")
 
 
 def curve(points: Sequence[tuple[float, float, float | None]], *, chance: float, title: str) -> str:
@@ -134,7 +134,7 @@ def curve(points: Sequence[tuple[float, float, float | None]], *, chance: float,
     parts.append(
         f'<text class="note" x="{width - 20}" y="{bottom + 38}" text-anchor="end">share of train sources</text>'
     )
-    return _svg(width, height + 6, parts, title)
+    return canvas(width, height + 6, parts, title)
 
 
 def _grid(x: object, low: float, high: float, bottom: float) -> str:
@@ -166,8 +166,14 @@ def _short(name: str, most: int) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
-def _svg(width: float, height: float, parts: Sequence[str], title: str) -> str:
+def canvas(width: float, height: float, parts: Sequence[str], title: str) -> str:
+    """An SVG element of `parts`, which `title` names to those who do not see it."""
     return (
         f'<svg role="img" aria-label="{text(title)}" viewBox="0 0 {width:.0f} {height:.0f}" '
         f'style="max-width:{width:.0f}px">{"".join(parts)}</svg>'
     )
+
+
+def axis_text(x: float, y: float, anchor: str, said: str) -> str:
+    """A faint word or number beside an axis; `anchor` is start, middle or end."""
+    return f'<text class="note" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text(said)}</text>'

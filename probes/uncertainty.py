@@ -1,9 +1,11 @@
-"""Uncertainty of a linear probe's scores: intervals over sources, and what clustering costs.
+"""Uncertainty of a probe's scores: intervals over sources, and what clustering costs.
 
-Spread over seeds (other splits) and intervals over sources answer different questions and are never added up.
+Spread over seeds (other splits, or other initial weights) and intervals over sources answer different questions and
+are never added up.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,8 +17,9 @@ from coldframe.probes.bootstrap import (
     cluster_robust,
     design_effect,
 )
-from coldframe.probes.linear import LinearReport, SeedResult
 from coldframe.probes.metrics import decide
+from coldframe.probes.probe_report import ProbeReport
+from coldframe.probes.scored import Scored
 from coldframe.probes.source_counts import HITS, METRICS, TRUE, Counts, source_counts
 
 
@@ -48,7 +51,7 @@ class Uncertainty:
     seeds: tuple[SeedUncertainty, ...]
 
 
-def uncertainty(report: LinearReport) -> Uncertainty:
+def uncertainty(report: ProbeReport[Any]) -> Uncertainty:
     """Intervals of every score of `report`."""
     counts = [counts_of_test(report, result) for result in report.results]
     return Uncertainty(
@@ -57,7 +60,7 @@ def uncertainty(report: LinearReport) -> Uncertainty:
     )
 
 
-def counts_of_test(report: LinearReport, result: SeedResult) -> Counts:
+def counts_of_test(report: ProbeReport[Any], result: Scored[Any]) -> Counts:
     """(sources, 3, classes) of one test set; sources are all leak components of the selection."""
     selection = report.selection
     return source_counts(
@@ -69,7 +72,7 @@ def counts_of_test(report: LinearReport, result: SeedResult) -> Counts:
     )
 
 
-def per_source(report: LinearReport, result: SeedResult) -> list[tuple[str, int, int]]:
+def per_source(report: ProbeReport[Any], result: Scored[Any]) -> list[tuple[str, int, int]]:
     """(component, test rows, right rows) of each source of one test set; what to show where there is no interval."""
     counts = counts_of_test(report, result)
     rows, hits = counts[:, TRUE].sum(axis=1), counts[:, HITS].sum(axis=1)

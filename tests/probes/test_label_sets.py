@@ -14,7 +14,7 @@ from coldframe.probes.category import Category
 from coldframe.probes.label_sets import divide_sets, label_set, set_text, sources_per_label
 from coldframe.probes.linear import linear_probe
 from coldframe.probes.make_split import make_split
-from coldframe.probes.multilabel import multilabel_split, select_multilabel
+from coldframe.probes.multilabel_rows import multilabel_split, select_multilabel
 from coldframe.probes.split_manifest import EXCLUDED, SplitManifest, read_manifest
 from tests.probes.memory import MemoryStore, memory_store
 

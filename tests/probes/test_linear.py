@@ -54,7 +54,7 @@ def test_each_seed_is_checked_for_leaks(monkeypatch: pytest.MonkeyPatch) -> None
         split = split_by_group(*args, **kwargs)  # type: ignore[arg-type]
         return replace(split, test=np.append(split.test, split.train[:1]))
 
-    monkeypatch.setattr("coldframe.probes.linear.split_by_group", leaky)
+    monkeypatch.setattr("coldframe.probes.division.split_by_group", leaky)
     with pytest.raises(UsageError, match="leaky split"):
         probe(separable_store())
 

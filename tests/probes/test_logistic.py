@@ -78,11 +78,12 @@ def test_statistics_are_those_of_train_rows() -> None:
 def test_choice_is_made_on_validation_rows() -> None:
     features, labels = problem()
     heads = fit_logistic(features[:300], one_hot(labels[:300]), link="softmax")
-    head, accuracy = choose_strength(heads, features[300:], labels[300:])
-    assert 0.7 < accuracy <= 1
+    place, accuracy = choose_strength(heads, features[300:], labels[300:])
+    assert len(accuracy) == len(heads)
+    assert 0.7 < accuracy[place] == max(accuracy) <= 1
     random = np.random.default_rng(1).integers(CLASSES, size=100)
     weak, _ = choose_strength(heads, features[300:], random)
-    assert weak.strength < head.strength
+    assert heads[weak].strength < heads[place].strength
 
 
 def test_c_must_be_positive() -> None:

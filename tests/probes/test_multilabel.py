@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,15 @@ from sklearn.preprocessing import StandardScaler
 
 from coldframe.errors import UsageError
 from coldframe.probe_cli import main
-from coldframe.probes.multilabel import by_video, multilabel_probe, multilabel_split, select_multilabel
+from coldframe.probes.label_sets import label_set
+from coldframe.probes.make_split import make_split
+from coldframe.probes.multilabel import by_video, multilabel_probe
+from coldframe.probes.multilabel_report import warnings as warnings_of
+from coldframe.probes.multilabel_rows import multilabel_split, select_multilabel
 from coldframe.probes.ranking import average_precision, resampled_average_precision
 from coldframe.probes.saved import Prediction, load_probe, prediction_lines
 from coldframe.probes.split import require_disjoint
+from coldframe.probes.split_manifest import SplitManifest, read_manifest
 from tests.probes.memory import MemoryStore, memory_store
 
 WINDOWS = 3
@@ -153,3 +159,86 @@ def test_command_with_labels_from_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     store.columns["clip_end_s"] = store.columns["clip_start_s"] + 1
     line = json.loads(next(prediction_lines(store, card, iter(says))))
     assert line["labels"] == ["a", "c"]
+
+
+def sealed(store: MemoryStore, folder: Path, **more: object) -> SplitManifest:
+    make_split(store, **more).write(folder / "split.json")  # type: ignore[arg-type]
+    return read_manifest(folder / "split.json")
+
+
+def test_a_split_by_source_alone_serves_several_labels(tmp_path: Path) -> None:
+    store = labelled_store()
+    manifest = sealed(store, tmp_path)
+    report = multilabel_probe(store, label="label", strengths=[0.1], split=manifest)
+    (result,) = report.results
+    part = {video.sha256: video.part for video in manifest.videos}
+    labelled = [v for v, cell in enumerate(store.videos["label"]) if cell]
+    test = [v for v in labelled if part[store.videos["sha256"][v]] == "test"]
+    assert result.test_videos == len(test)
+    assert report.selection.unlisted == 0
+    assert report.selection.names == ("a", "b", "c", "d")
+    present = np.array([[name in store.videos["label"][v] for name in "abcd"] for v in test])
+    assert result.truth.tolist() == present[:, present.any(axis=0)].tolist()
+
+
+def test_labels_that_a_part_lacks_are_left_out_and_said(tmp_path: Path) -> None:
+    store = labelled_store()
+    manifest = sealed(store, tmp_path)
+    part = {video.sha256: video.part for video in manifest.videos}
+    train = [v for v, key in enumerate(store.videos["sha256"]) if part[key] == "train" and store.videos["label"][v]]
+    for v in train[:9]:
+        store.videos["label"][v] += ";only in train"
+    report = multilabel_probe(store, label="label", strengths=[0.1], split=manifest)
+    assert report.selection.names == ("a", "b", "c", "d")
+    assert [count.name for count in report.selection.excluded] == ["only in train"]
+    assert (
+        "labels without a positive in every part of the split are left out: 'only in train' (9 sources)."
+        in warnings_of(report)
+    )
+
+
+def test_what_a_split_does_not_fit_is_refused(tmp_path: Path) -> None:
+    store = labelled_store()
+    manifest = replace(sealed(store, tmp_path), label="label")
+    listed = replace(
+        manifest,
+        path=None,
+        videos=tuple(
+            replace(video, label=";".join(sorted(label_set(store.videos["label"][v]))))
+            for video in manifest.videos
+            for v in [store.videos["sha256"].index(video.sha256)]
+        ),
+    )
+    assert multilabel_probe(store, label="label", strengths=[0.1], split=listed).results  # other words, same labels
+    store.videos["label"][1] = "a;b;c;d"
+    with pytest.raises(UsageError, match="1 videos have another label than in the split"):
+        multilabel_probe(store, label="label", strengths=[0.1], split=listed)
+    fewer = replace(listed, videos=listed.videos[1:])
+    with pytest.raises(UsageError, match="1 of 72 labelled videos are not in the split"):
+        multilabel_probe(store, label="label", strengths=[0.1], split=fewer)
+
+
+def test_mean_interval_draws_the_same_sources_for_every_split() -> None:
+    report = multilabel_probe(labelled_store(), label="label", strengths=[0.1], seeds=[0, 0])
+    one, two = report.results
+    assert (report.interval.low, report.interval.high) == (one.interval.low, one.interval.high)
+    assert two.interval == one.interval
+    few = multilabel_probe(labelled_store(videos=40), label="label", strengths=[0.1], seeds=[0])
+    assert few.interval.low is None
+    assert "an interval needs at least 10" in few.interval.reason
+
+
+def test_page_says_what_the_numbers_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = labelled_store()
+    monkeypatch.setattr("coldframe.probes.multilabel_cli.open_store", lambda path: store)
+    args = ["multi-label", "S", "--label", "label", "-C", "0.1", "--report", str(tmp_path / "r.html"), "--json"]
+    result = CliRunner().invoke(main, args)
+    assert result.exit_code == 0, result.output
+    printed, beside = json.loads(result.stdout), json.loads((tmp_path / "r.json").read_text())
+    assert beside["probe"] == printed
+    assert beside["extraction"]["recipe id"] == store.recipe_id
+    html = (tmp_path / "r.html").read_text()
+    assert "prefers-color-scheme: dark" in html
+    assert "http" not in html
+    for said in (f"{printed['map']['mean']:.3f}", f"{printed['map']['interval']['low']:.3f}", "AP on test", "probe 0."):
+        assert said in html, said

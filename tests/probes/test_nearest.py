@@ -5,8 +5,7 @@ import pytest
 
 from coldframe.errors import StoreError, UsageError
 from coldframe.probes.category import Category
-from coldframe.probes.nearest import knn
-from coldframe.probes.readouts import knn_probe
+from coldframe.probes.nearest import knn, knn_probe
 from tests.probes.memory import separable_store, windows_of_random_videos
 
 

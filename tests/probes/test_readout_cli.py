@@ -50,7 +50,7 @@ def test_attentive_finds_classes_that_one_frame_shows(store: Store) -> None:
     assert "preset levjepa (modified)" in data["protocol"]
     assert "linear" not in data["protocol"]
     assert len(data["differences"]) == 5
-    assert data["reading"]["rows"] == EPOCHS * data["split"]["rows"]["train"]
+    assert data["reading"]["rows"] == EPOCHS * data["seeds"][0]["part_rows"]["train"]
     assert data["reading"]["rows_per_s"] > 0
     assert any("UNTRAINED" in text for text in data["warnings"])
     assert json.loads(attentive(store, "--json").stdout)["seeds"] == data["seeds"]

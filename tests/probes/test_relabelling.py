@@ -120,11 +120,10 @@ def balanced(counts: Counts) -> float:
 
 def p_values(design: Design, count: int, draws: int, seed: int) -> NDArray[np.float64]:
     """(count, 3) p of data in which nothing is to be found: as `label_null` has it, and with train labels exchanged
-
     alone, by the standardised excess and by balanced accuracy.
     """
     rng = np.random.default_rng(seed)
-    found = []
+    found: list[list[float]] = []
     while len(found) < count:
         x, source, label = null_data(design, rng)
         tested = np.isin(source, rng.permutation(SOURCES)[:TESTED])

@@ -179,7 +179,7 @@ def test_frames_that_clips_share_are_encoded_once(
 def test_probes_read_the_store(bundle: Bundle, videos: Path, tmp_path: Path) -> None:
     store = extracted([str(videos / "all.csv")], bundle, tmp_path / "s", tokens="frame_cls")
     report = linear_probe(store, label="label", seeds=(0,))
-    assert (report.clip_cls, len(report.results)) == ("frame_mean", 1)
+    assert (report.store.recipe.clip_cls, len(report.results)) == ("frame_mean", 1)
     rows = store.ok_rows()
     np.testing.assert_array_equal(read_features(store, rows, "cls"), store.cls())
     with pytest.raises(UsageError, match="features 'mean' need patch tokens; this store keeps 'frame_cls' only"):
