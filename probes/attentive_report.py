@@ -74,6 +74,8 @@ class AttentiveReport(ProbeReport[int]):
         tier = self.store.recipe.tokens
         if tier != "full":
             yield f"tokens: the tier {tier!r} instead of all tokens."
+        if self.preset.reads_cls and self.store.recipe.clip_cls == "frame_mean":
+            yield "[CLS] of a clip is the mean of its frames' own vectors."
         if self.shape.time:
             yield "a learned temporal position is added to the normalised tokens."
 

@@ -58,7 +58,7 @@ class LateGradients:
         """Add left^T right to the gradient of `matrix`, sooner or later."""
         assert matrix.sums is not None, "only a late matrix has a place for its gradient"
         waiting = self._waiting.setdefault((matrix.name, matrix.part), _Waiting(sums=matrix.sums))
-        waiting.factors.append((left.detach(), right.detach()))
+        waiting.factors.append((_own(left), _own(right)))
         if waiting.rows >= _WAITING_ROWS:
             waiting.write()
 
@@ -136,6 +136,15 @@ class _LateProduct(torch.autograd.Function):
         if not ctx.needs_input_grad[0]:
             return None, None, None
         return _multiply(gradient, matrix.value.mT if ctx.transposed else matrix.value), None, None
+
+
+def _own(factor: Tensor) -> Tensor:
+    """`factor` (..., n, columns) as it is now.
+
+    The gradient of a single row is that of its bias too, and autograd gives it away as the bias's `.grad` where there
+    is none yet; the next piece of the batch would be added to it here as well. More rows are summed for the bias.
+    """
+    return factor.detach().clone() if factor.shape[-2] == 1 else factor.detach()
 
 
 def _multiply(values: Tensor, matrix: Tensor) -> Tensor:

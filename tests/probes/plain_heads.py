@@ -3,10 +3,26 @@
 Module names are chosen so that `state_dict()` has the names of released V-JEPA 2 probes.
 """
 
+from dataclasses import replace
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
+from coldframe.probes.heads import HeadShape
+from coldframe.probes.presets import PRESETS
+
 EPSILON = 1e-5  # PyTorch's default, which upstream leaves in place
+DIM, CLASSES, HEADS = 32, 5, 4
+TIME = torch.tensor([-1, 0, 0, 1, 1, 2, 2])
+
+PLAIN: dict[str, dict[str, Any]] = {
+    "levjepa": {},
+    "vjepa2-d1": {},
+    "vjepa2-d4": {"depth": 4},
+    "videoglue": {"width": 48, "out_projection": True, "residual": False, "mlp": False, "epsilon": 1e-6},
+    "mlap4": {"rounds": 4, "width": 48, "out_projection": True, "epsilon": 1e-6},
+}
 
 
 class Mlp(nn.Module):
@@ -132,3 +148,33 @@ class Head(nn.Module):
     def forward(self, maps: list[Tensor], mask: Tensor | None, time: Tensor) -> Tensor:
         result: Tensor = self.linear(self.pooler(maps, mask, time))
         return result
+
+
+def shape_of(name: str, time: int = 0) -> HeadShape:
+    preset = PRESETS[name].with_heads(HEADS)
+    if preset.hidden:
+        preset = replace(preset, hidden=48)
+    return HeadShape(preset=preset, dim=DIM, classes=CLASSES, time=time)
+
+
+def plain(name: str, time: int = 0) -> Head:
+    return Head(DIM, CLASSES, HEADS, time=time, **PLAIN[name]).double()
+
+
+def stacked(heads: list[Head]) -> dict[str, Tensor]:
+    """Parameters of plain heads as stacked leaves; norms and biases are drawn too, so that none is 1 or 0."""
+    states = [head.state_dict() for head in heads]
+    return {name: torch.stack([s[name] for s in states]).clone().requires_grad_() for name in states[0]}
+
+
+def drawn_heads(name: str, count: int = 3, time: int = 0) -> list[Head]:
+    heads = [plain(name, time) for _ in range(count)]
+    with torch.no_grad():
+        for head in heads:
+            for value in head.parameters():
+                value.copy_(torch.randn_like(value) * 0.3)
+    return heads
+
+
+def drawn_maps(name: str, samples: int = 4) -> list[Tensor]:
+    return [torch.randn(samples, len(TIME), DIM).double() * 3 + 1 for _ in range(PRESETS[name].rounds)]

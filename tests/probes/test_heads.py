@@ -1,7 +1,6 @@
 """Stacked folded heads are the plain heads: forward, gradients, names, initial weights, masks and order."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,54 +11,23 @@ from coldframe.errors import UsageError
 from coldframe.probes.heads import HeadShape, Parameters, initialise
 from coldframe.probes.heads import forward as forward_tasks
 from coldframe.probes.presets import PRESETS
-from tests.probes.plain_heads import Head
-
-DIM, CLASSES, HEADS = 32, 5, 4
-TIME = torch.tensor([-1, 0, 0, 1, 1, 2, 2])
-
-PLAIN: dict[str, dict[str, Any]] = {
-    "levjepa": {},
-    "vjepa2-d1": {},
-    "vjepa2-d4": {"depth": 4},
-    "videoglue": {"width": 48, "out_projection": True, "residual": False, "mlp": False, "epsilon": 1e-6},
-    "mlap4": {"rounds": 4, "width": 48, "out_projection": True, "epsilon": 1e-6},
-}
+from tests.probes.plain_heads import (
+    DIM,
+    HEADS,
+    TIME,
+    Head,
+    drawn_heads,
+    drawn_maps,
+    plain,
+    shape_of,
+    stacked,
+)
 
 
 def forward(shape: HeadShape, parameters: Parameters, maps: list[Tensor], *rest: Any) -> Tensor:
     """Logits of the one classifier."""
     (logits,) = forward_tasks(shape, parameters, maps, *rest)
     return logits
-
-
-def shape_of(name: str, time: int = 0) -> HeadShape:
-    preset = PRESETS[name].with_heads(HEADS)
-    if preset.hidden:
-        preset = replace(preset, hidden=48)
-    return HeadShape(preset=preset, dim=DIM, classes=CLASSES, time=time)
-
-
-def plain(name: str, time: int = 0) -> Head:
-    return Head(DIM, CLASSES, HEADS, time=time, **PLAIN[name]).double()
-
-
-def stacked(heads: list[Head]) -> dict[str, Tensor]:
-    """Parameters of plain heads as stacked leaves; norms and biases are drawn too, so that none is 1 or 0."""
-    states = [head.state_dict() for head in heads]
-    return {name: torch.stack([s[name] for s in states]).clone().requires_grad_() for name in states[0]}
-
-
-def drawn_heads(name: str, count: int = 3, time: int = 0) -> list[Head]:
-    heads = [plain(name, time) for _ in range(count)]
-    with torch.no_grad():
-        for head in heads:
-            for value in head.parameters():
-                value.copy_(torch.randn_like(value) * 0.3)
-    return heads
-
-
-def drawn_maps(name: str, samples: int = 4) -> list[Tensor]:
-    return [torch.randn(samples, len(TIME), DIM).double() * 3 + 1 for _ in range(PRESETS[name].rounds)]
 
 
 @pytest.fixture(autouse=True)

@@ -1,18 +1,24 @@
 """The runtimes' contract for an encoder with one vector a frame, and its way from export to a probe."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from coldframe.errors import UsageError
 from coldframe.export import Bundle, export_bundle
 from coldframe.export.parity import BUDGETS, compare
 from coldframe.export.tokens import Tokens
+from coldframe.probe_cli import main as probe_command
 from coldframe.probes.features import read_features
 from coldframe.probes.linear import linear_probe
 from coldframe.probes.loader import TokenLoader
+from coldframe.probes.saved import load_probe
+from coldframe.probes.selection import select_rows
+from coldframe.probes.split import split_by_group
 from coldframe.probes.token_view import TokenView
 from coldframe.progress import progress_bar
 from coldframe.serve import unit
@@ -26,6 +32,7 @@ from coldframe.store import Store, open_store, verify_store
 from coldframe.store.convert import convert
 from tests import barcode
 from tests.export.image_folders import clip_pixels, hugging_face_folder
+from tests.probes.plain_heads import Head
 from tests.serve.test_other_encoders import clips_of
 
 FRAMES = 4
@@ -189,6 +196,50 @@ def test_probes_read_the_store(bundle: Bundle, videos: Path, tmp_path: Path) -> 
     assert batch.mask.sum(axis=1).tolist() == store.column("n_real")[batch.rows].tolist()
     done = convert(store, "webdataset", tmp_path / "out")
     assert done.rows == len(rows)
+
+
+def test_an_attentive_head_reads_the_vector_of_each_real_frame(bundle: Bundle, videos: Path, tmp_path: Path) -> None:
+    store = extracted([str(videos / "all.csv")], bundle, tmp_path / "s", tokens="frame_cls")
+    assert store.column("n_real").min() < FRAMES
+    fit = ["attentive", store.path, "--label", "label", "--preset", "vjepa2-d1", "--heads", "2", "--lr", "1e-2"]
+    fit += [
+        "--wd",
+        "0.1",
+        "--epochs",
+        "3",
+        "--batch",
+        "4",
+        "--temporal-position",
+        "--save",
+        tmp_path / "head",
+        "--json",
+    ]
+    fitted = CliRunner().invoke(probe_command, [str(arg) for arg in fit])
+    assert fitted.exit_code == 0, fitted.output
+    data = json.loads(fitted.stdout)
+    assert len(data["seeds"]) == 3
+    assert "tokens: the tier 'frame_cls' instead of all tokens." in data["differences"]
+    losses = np.array([head["train_loss"] for head in data["grid"]])
+    assert (losses[:, -1] < losses[:, 0]).all()
+
+    card, tensors = load_probe(tmp_path / "head")
+    dim = store.geometry.dim
+    plain = Head(dim, len(card.names), 2, time=FRAMES)
+    plain.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in tensors.items()})
+    rows = store.ok_rows()
+    real = torch.arange(FRAMES) < torch.from_numpy(store.column("n_real")[rows].astype(np.int64))[:, None]
+    with torch.no_grad():
+        logits = plain([torch.from_numpy(store.frame_cls(rows))], real, torch.arange(FRAMES))
+    wanted = logits.softmax(dim=-1).numpy()
+    predicted = CliRunner().invoke(probe_command, ["predict", str(tmp_path / "head"), str(store.path)])
+    assert predicted.exit_code == 0, predicted.output
+    found = [list(json.loads(line)["probabilities"].values()) for line in predicted.stdout.splitlines()]
+    np.testing.assert_allclose(found, wanted, atol=2e-5)
+    best = max(data["seeds"], key=lambda seed: seed["validation_balanced_accuracy"])
+    chosen = select_rows(store, "label", ("source",))
+    test = split_by_group(chosen.components, chosen.labels, seed=0).test
+    right = wanted[test].argmax(axis=1) == chosen.labels.codes[test]
+    assert best["top1"] == pytest.approx(right.mean())
 
 
 def test_plan_shows_the_tier_and_its_bytes(bundle: Bundle, videos: Path) -> None:
