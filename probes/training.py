@@ -24,7 +24,7 @@ from coldframe.probes.token_view import TokenBatch
 
 # Tokens, as stored, that pass through the heads at once. Each piece reads all parameters of the grid, and products of
 # few rows with them are slow: 20 heads of width 1,024 have 1 GB of parameters.
-MICRO_BATCH_BYTES = 512 << 20
+MICRO_BATCH_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
