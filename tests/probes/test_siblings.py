@@ -152,7 +152,7 @@ def test_a_control_store_is_no_ordinary_one() -> None:
     store = separable_store()
     assert sibling(store, "static", store.tokens).recipe_id != store.recipe_id
     report = linear_probe(sibling(store, "static", store.tokens), label="label")
-    assert report.control == "static"
+    assert report.store.recipe.control == "static"
 
 
 def test_command(monkeypatch: pytest.MonkeyPatch) -> None:
