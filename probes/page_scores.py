@@ -88,7 +88,8 @@ def classes_part(probe: ProbeReport[Any]) -> str:
 def curves_part(probe: ProbeReport[Any]) -> str:
     """How the fit went; empty for a closed form without curves."""
     plots = [line_plot(plot) for plot in probe.plots()]
-    return section("Curves", "".join(plots)) if plots else ""
+    note = "<p>Strong: what was chosen on validation. Pale: the rest of the grid.</p>"
+    return section("Curves", note + "".join(plots)) if plots else ""
 
 
 def fractions_part(probe: ProbeReport[Any]) -> str:

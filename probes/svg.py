@@ -18,6 +18,7 @@ _WIDTH = 720
 _LABELS = 190  # pixels for names on the left
 _ROW = 30
 _MOST_NAMES = 40  # classes of a confusion matrix with names on its axes
+_LEAST_WIDTH = 420  # of a confusion matrix, for the sentence above it
 _MOST_COUNTS = 16  # classes of a confusion matrix with numbers in its cells
 
 
@@ -98,7 +99,7 @@ def confusion(counts: NDArray[np.int64], names: Sequence[str]) -> str:
     if labelled:
         parts += _names(names, left, top, cell)
     parts.append(f'<text class="note" x="{left}" y="14">answered class by column, true class by row</text>')
-    return canvas(left + classes * cell + 60, top + classes * cell + 8, parts, "Confusion matrix")
+    return canvas(max(left + classes * cell + 60, _LEAST_WIDTH), top + classes * cell + 8, parts, "Confusion matrix")
 
 
 def curve(points: Sequence[tuple[float, float, float | None]], *, chance: float, title: str) -> str:

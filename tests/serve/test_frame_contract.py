@@ -240,6 +240,9 @@ def test_an_attentive_head_reads_the_vector_of_each_real_frame(bundle: Bundle, v
     test = split_by_group(chosen.components, chosen.labels, seed=0).test
     right = wanted[test].argmax(axis=1) == chosen.labels.codes[test]
     assert best["top1"] == pytest.approx(right.mean())
+    with_cls = ["--preset", "levjepa", "--epochs", "1", "--seeds", "1", "--heads", "2", "--lr", "1e-2", "--wd", "0"]
+    said = CliRunner().invoke(probe_command, ["attentive", str(store.path), "--label", "label", *with_cls]).stdout
+    assert "[CLS] of a clip is the mean of its frames' own vectors" in said
 
 
 def test_plan_shows_the_tier_and_its_bytes(bundle: Bundle, videos: Path) -> None:
