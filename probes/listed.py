@@ -73,7 +73,7 @@ def _require_listed(store: TokenStore, digests: dict[int, str], texts: list[str]
             "unknown which side they belong to. Make a new split of this store."
         )
     if manifest.label is not None:
-        other = [v for v, digest in digests.items() if known[digest].label != manifest.label_text(texts[v])]
+        other = [v for v, digest in digests.items() if known[digest].label != texts[v]]
         if other:
             v = other[0]
             raise UsageError(

@@ -20,13 +20,13 @@ from coldframe.probes.category import Category
 from coldframe.probes.columns import video_text
 from coldframe.probes.features import FeatureKind, TokenStore, read_features
 from coldframe.probes.groups import leak_components
-from coldframe.probes.label_sets import SEPARATOR, label_set
 from coldframe.probes.logistic import STRENGTHS, LinearHead, fit_logistic
 from coldframe.probes.ranking import mean_average_precision, resampled_average_precision
 from coldframe.probes.saved import ProbeCard, geometry_dict
 from coldframe.probes.selection import ClassCount, require_groups
 from coldframe.probes.split import MIN_COMPONENTS, PARTS, Split, assign, build_split, covers, require_disjoint
 
+SEPARATOR = ";"
 _RATIOS = (0.6, 0.2, 0.2)
 _ATTEMPTS = 100
 
@@ -166,7 +166,7 @@ def select_multilabel(store: TokenStore, label: str, groups: tuple[str, ...]) ->
     """
     cells = video_text(store, label)
     columns, sha256 = {name: video_text(store, name) for name in groups}, video_text(store, "sha256")
-    sets = [label_set(cell) for cell in cells]
+    sets = [{part.strip() for part in cell.split(SEPARATOR)} - {""} for cell in cells]
     video, ok = store.column("video").astype(np.int64), store.ok_rows()
     rows = ok[np.array([bool(cell) for cell in cells])[video[ok]]]
     if not len(rows):
