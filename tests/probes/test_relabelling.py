@@ -124,7 +124,7 @@ def p_values(design: Design, count: int, draws: int, seed: int) -> NDArray[np.fl
     alone, by the standardised excess and by balanced accuracy.
     """
     rng = np.random.default_rng(seed)
-    found = []
+    found: list[list[float]] = []
     while len(found) < count:
         x, source, label = null_data(design, rng)
         tested = np.isin(source, rng.permutation(SOURCES)[:TESTED])
