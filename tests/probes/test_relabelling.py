@@ -119,9 +119,9 @@ def balanced(counts: Counts) -> float:
 
 
 def p_values(design: Design, count: int, draws: int, seed: int) -> NDArray[np.float64]:
-    """(count, 3) p of data in which nothing is to be found: as `label_null` has it, and with train labels exchanged
+    """(count, 3) p of data in which nothing is to be found.
 
-    alone, by the standardised excess and by balanced accuracy.
+    As `label_null` has it; with train labels exchanged alone, by the standardised excess; the same by balanced accuracy.
     """
     rng = np.random.default_rng(seed)
     found: list[list[float]] = []
