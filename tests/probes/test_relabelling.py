@@ -57,6 +57,12 @@ def test_standardised_excess_by_hand() -> None:
     assert standardised_excess(counts) == pytest.approx(parts.sum() / np.sqrt(np.square(parts).sum()))
     always = source_counts(np.repeat([0, 1], 4), np.zeros(8, np.int64), np.repeat([0, 1], 4), classes=2, count=2)
     assert standardised_excess(always) == 0.0
+    # a long source is one source: 4 rows answered 0, 0, 0, 0 and 2 rows answered 1, 0
+    uneven = source_counts(
+        np.array([0] * 4 + [1] * 2), np.array([0, 0, 0, 0, 1, 0]), np.array([0] * 4 + [1] * 2), classes=2, count=2
+    )
+    parts = np.array([1 - 0.75, 0.5 - 0.25])
+    assert standardised_excess(uneven) == pytest.approx(parts.sum() / np.sqrt(np.square(parts).sum()))
     # a class without a test row has no recall
     rare = source_counts(
         np.repeat([0, 1], 4), np.array([0, 0, 0, 2, 1, 1, 0, 0]), np.repeat([0, 1], 4), classes=3, count=2
@@ -121,7 +127,7 @@ def balanced(counts: Counts) -> float:
 def p_values(design: Design, count: int, draws: int, seed: int) -> NDArray[np.float64]:
     """(count, 3) p of data in which nothing is to be found.
 
-    As `label_null` has it; with train labels exchanged alone, by the standardised excess; the same by balanced accuracy.
+    As `label_null` has it; with train labels exchanged alone, by the standardised excess; and by balanced accuracy.
     """
     rng = np.random.default_rng(seed)
     found: list[list[float]] = []
