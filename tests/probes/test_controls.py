@@ -110,7 +110,7 @@ def test_label_null_is_no_surer_than_all_exchanges_of_test_labels() -> None:
     predicted = fitted(given, given.matrix).predict(given.matrix[given.split.test]).reshape(10, 2)
     real = given.selection.labels.codes[given.split.test][::2]
     assert real.sum() == 5
-    scores = {
+    scores: dict[tuple[int, ...], NDArray[np.bool_]] = {
         chosen: np.isin(np.arange(10), chosen)[:, None] == predicted for chosen in itertools.combinations(range(10), 5)
     }
     observed = scores[tuple(np.flatnonzero(real).tolist())].mean()
