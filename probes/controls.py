@@ -23,7 +23,7 @@ from coldframe.probes.metrics import chance, confusion
 from coldframe.probes.near_duplicates import NearDuplicates
 from coldframe.probes.permutation import Null
 from coldframe.probes.refit import Refit
-from coldframe.probes.relabelling import permute_sources, standardised_excess
+from coldframe.probes.relabelling import Exchange, standardised_excess
 from coldframe.probes.selection import Selection
 from coldframe.probes.source_counts import Counts, balanced_accuracy, source_counts
 from coldframe.probes.split import Split
@@ -149,11 +149,11 @@ def _window_shuffle(problem: Problem, refit: Refit, count: int, seed: int) -> It
 
 def _source_relabel(problem: Problem, refit: Refit, count: int, seed: int) -> Iterator[float]:
     labels, components = problem.selection.labels.codes, problem.selection.components.codes
-    everything = np.arange(len(labels))
+    exchange = Exchange(labels, components, np.arange(len(labels)))
     level = chance(confusion(labels[problem.split.test], labels[problem.split.test], problem.classes))
     rng = np.random.default_rng([seed, 2])
     for _ in range(count):
-        permuted = permute_sources(labels, components, everything, rng)
+        permuted = exchange.draw(rng)
         test = permuted[problem.split.test]
         # A relabelled test part can lack a class; its chance is then higher, which is no leak.
         own_level = chance(confusion(test, test, problem.classes))
@@ -163,19 +163,20 @@ def _source_relabel(problem: Problem, refit: Refit, count: int, seed: int) -> It
 
 def _source_shuffle(problem: Problem, refit: Refit, count: int, seed: int) -> Iterator[Counts]:
     labels, components = problem.selection.labels.codes, problem.selection.components.codes
+    train, validation = (Exchange(labels, components, rows) for rows in (problem.split.train, problem.split.validation))
     rng = np.random.default_rng([seed, 3])
     for _ in range(count):
-        permuted = permute_sources(labels, components, problem.split.train, rng)
-        permuted = permute_sources(permuted, components, problem.split.validation, rng)
+        permuted = validation.draw(rng, into=train.draw(rng))
         yield _counts(problem, _refitted(problem, refit, permuted), labels)
 
 
 def _test_exchange(problem: Problem, predicted: NDArray[np.int64], count: int, seed: int) -> Iterator[Counts]:
     """Counts of the real head's answers, its test sources having exchanged their labels."""
     labels, components = problem.selection.labels.codes, problem.selection.components.codes
+    exchange = Exchange(labels, components, problem.split.test)
     rng = np.random.default_rng([seed, 4])
     for _ in range(count):
-        yield _counts(problem, predicted, permute_sources(labels, components, problem.split.test, rng))
+        yield _counts(problem, predicted, exchange.draw(rng))
 
 
 def _refitted(problem: Problem, refit: Refit, labels: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -17,27 +17,40 @@ from numpy.typing import NDArray
 from coldframe.probes.source_counts import ANSWERED, HITS, TRUE, Counts
 
 
-def permute_sources(
-    labels: NDArray[np.int64], components: NDArray[np.int64], rows: NDArray[np.int64], rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """`labels` with those of `rows` replaced: each source gets the classes that another one holds.
+class Exchange:
+    """Ways in which the sources of some rows can exchange their classes.
 
     Sources that hold equally many classes exchange them as sets; which rows of a source get which class of its new set
     is drawn anew. For sources of one class that is an exchange of labels. If every source holds all classes, they are
     renamed within each; exchanging label vectors alone would change nothing then.
+
+    Args:
+        labels, components: (n,) class and source of every row of a problem.
+        rows: (m,) those whose labels are exchanged.
     """
-    out = labels.copy()
-    order = np.argsort(components[rows], kind="stable")
-    _, starts = np.unique(components[rows][order], return_index=True)
-    members = np.split(rows[order], starts[1:])
-    sets = [np.unique(labels[mine]) for mine in members]
-    sizes = np.array([len(held) for held in sets])
-    for size in np.unique(sizes):
-        alike = np.flatnonzero(sizes == size)
-        for one, other in zip(alike.tolist(), rng.permutation(alike).tolist(), strict=True):
-            place = np.searchsorted(sets[one], labels[members[one]])
-            out[members[one]] = rng.permutation(sets[other])[place]
-    return out
+
+    def __init__(self, labels: NDArray[np.int64], components: NDArray[np.int64], rows: NDArray[np.int64]) -> None:
+        self._labels, self._rows = labels, rows
+        pairs, place = np.unique(np.stack([components[rows], labels[rows]]), axis=1, return_inverse=True)
+        _, source, held = np.unique(pairs[0], return_inverse=True, return_counts=True)
+        # pairs are sorted by source, so the classes of a source lie together
+        first = np.cumsum(held) - held
+        self._groups = []
+        for size in np.unique(held):
+            alike = np.flatnonzero(held == size)
+            sets = pairs[1][first[alike][:, None] + np.arange(size)]  # (sources, classes of each)
+            of_row = source[place]
+            mine = np.flatnonzero(held[of_row] == size)
+            position = np.searchsorted(alike, of_row[mine])
+            self._groups.append((mine, position, place[mine] - first[of_row[mine]], sets))
+
+    def draw(self, rng: np.random.Generator, into: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """(n,) labels after one exchange; those of other rows are `into`'s, or the real ones."""
+        out = (self._labels if into is None else into).copy()
+        for mine, position, place, sets in self._groups:
+            moved = rng.permuted(rng.permutation(sets), axis=1)
+            out[self._rows[mine]] = moved[position, place]
+        return out
 
 
 def standardised_excess(counts: Counts) -> float:

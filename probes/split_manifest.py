@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from coldframe.errors import InputNotFound, StoreError, UsageError
 from coldframe.probes.category import Category
-from coldframe.probes.label_sets import NONE, label_set, set_text, sources_per_label
+from coldframe.probes.label_sets import NONE, label_set, sources_per_label
 from coldframe.probes.split import MIN_COMPONENTS, PARTS, Split, build_split
 from coldframe.store.files import write_bytes
 from coldframe.store.recipe import canonical_json
@@ -97,10 +97,6 @@ class SplitManifest:
     def parts(self) -> int:
         """Parts that every class is in: 3, or the number of folds."""
         return self.folds or MIN_COMPONENTS
-
-    def label_text(self, cell: str) -> str:
-        """What the split lists for a video whose cell says `cell`."""
-        return set_text(label_set(cell)) if self.multi_label else cell
 
     def counts(self) -> dict[str, dict[str, dict[str, int]]]:
         """Sources, videos and windows of each class in each part; videos with none of several labels are named ''."""

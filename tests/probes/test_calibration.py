@@ -66,3 +66,5 @@ def test_multilabel_is_the_mean_over_classes() -> None:
     probabilities = np.array([[0.9, 0.1], [0.9, 0.1]])
     targets = np.array([[True, False], [False, False]])
     assert multilabel_ece(probabilities, targets) == pytest.approx((0.4 + 0.1) / 2)
+    # one class is always there and one never: pooled over both, a half would look calibrated
+    assert multilabel_ece(np.full((4, 2), 0.5), np.array([[True, False]] * 4)) == 0.5

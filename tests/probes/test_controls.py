@@ -1,16 +1,20 @@
+import itertools
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from numpy.typing import NDArray
 
 from coldframe.probe_cli import main
 from coldframe.probes.category import Category
 from coldframe.probes.control_report import run_controls
 from coldframe.probes.controls import Problem, label_controls, leak_controls
 from coldframe.probes.near_duplicates import NearDuplicates, Pair
+from coldframe.probes.paired import fitted
 from coldframe.probes.permutation import Null
+from coldframe.probes.refit import Refit
 from coldframe.probes.selection import select_rows
 from coldframe.probes.split import build_split, split_by_group
 from coldframe.probes.verdict import Control, above_null, at_chance, judged
@@ -96,6 +100,49 @@ def test_label_null_is_no_surer_than_the_exchanges_that_either_part_allows(sourc
     assert 0.11 < found.p < 0.23
 
 
+def test_label_null_is_no_surer_than_all_exchanges_of_test_labels() -> None:
+    rng = np.random.default_rng(7)
+    features = rng.normal(size=(50, 8))
+    features[:, 0] += 1.2 * (np.arange(50) % 2)
+    tokens = np.repeat(features, 2, axis=0) + 0.1 * rng.normal(size=(100, 8))
+    given = problem(memory_store(["ab"[v % 2] for v in range(50)], tokens, windows=2))
+    # two rows a source: by hand, the share of the ways to call 5 of 10 test sources `b` that score as well
+    predicted = fitted(given, given.matrix).predict(given.matrix[given.split.test]).reshape(10, 2)
+    real = given.selection.labels.codes[given.split.test][::2]
+    assert real.sum() == 5
+    scores: dict[tuple[int, ...], NDArray[np.bool_]] = {
+        chosen: np.isin(np.arange(10), chosen)[:, None] == predicted for chosen in itertools.combinations(range(10), 5)
+    }
+    observed = scores[tuple(np.flatnonzero(real).tolist())].mean()
+    exact = np.mean([right.mean() >= observed for right in scores.values()])
+    found = by_name(label_controls(given, permutations=199))["label_null"]
+    assert found.p == pytest.approx(exact, abs=0.06)
+    assert exact > 0.1  # exchanging train labels alone says 0.035
+
+
+def test_window_shuffle_permutes_train_and_validation_and_scores_the_true_labels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = problem(many_random_videos(60))
+    labels, split = given.selection.labels.codes, given.split
+    seen: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+
+    class Recording(Refit):
+        def predict(self, train: NDArray[np.int64], validation: NDArray[np.int64]) -> NDArray[np.int64]:
+            seen.append((train, validation))
+            return labels[split.test]
+
+    monkeypatch.setattr("coldframe.probes.controls.Refit", Recording)
+    found = by_name(label_controls(given, permutations=99))
+    for train, validation in seen[:99]:
+        for permuted, rows in ((train, split.train), (validation, split.validation)):
+            assert not np.array_equal(permuted, labels[rows])
+            assert np.array_equal(np.bincount(permuted), np.bincount(labels[rows]))
+    assert found["window_shuffle"].effect == pytest.approx(0.75)  # the answers are the true labels, and chance is 0.25
+    assert found["source_relabel"].effect is not None
+    assert found["source_relabel"].effect < 0.2  # and not those of a relabelled test part
+
+
 def test_same_source_neighbours_across_parts_fail() -> None:
     store = many_random_videos(60)
     nothing = NearDuplicates(threshold=0.9, compared=240, windows=240, pairs=())
@@ -103,6 +150,8 @@ def test_same_source_neighbours_across_parts_fail() -> None:
     source = Category.from_text([f"source {v}" for v in video])
     honest = by_name(leak_controls(problem(store), source, nothing, video))
     assert (honest["same_source"].effect, honest["same_source"].verdict) == (0.0, "pass")
+    one = Category.from_text(["one source"] * 240)  # what the store says, whatever the split was made by
+    assert by_name(leak_controls(problem(store), one, nothing, video))["same_source"].effect == 1.0
     leaky = by_name(leak_controls(problem(store, leaky=True), source, nothing, video))
     assert leaky["same_source"].effect is not None
     assert leaky["same_source"].effect > 0.8
@@ -156,7 +205,9 @@ def test_words_after_holm() -> None:
     assert found[0].p_holm == pytest.approx(0.003)
     border = Null(scores=np.linspace(0, 0.3, 49))  # p = 1/50: significant alone, not among three
     assert judged([above_null("a", "w", 0.5, border, 40)])[0].verdict == "pass"
-    assert judged([above_null(n, "w", 0.5, border, 40) for n in "abc"])[0].p_holm == pytest.approx(0.06)
+    three = judged([above_null(n, "w", 0.5, border, 40) for n in "abc"])
+    assert [control.p_holm for control in three] == pytest.approx([0.06] * 3)
+    assert {control.verdict for control in three} == {"inconclusive"}
 
 
 def test_same_source_windows_inflate_retrieval_and_the_meter_shows_it() -> None:

@@ -51,6 +51,14 @@ def test_by_hand() -> None:
     assert found.scores["mAP"].macro == found.scores["mAP"].micro  # one class is left
 
 
+def test_a_window_never_finds_itself_even_where_its_source_may_be_found() -> None:
+    # nearest others: 0 -> 1 (b), 1 -> 0 (a), 30 -> 1 (b), 70 -> 30 (a)
+    found = search(at_angles(0, 1, 30, 70), ["a", "b", "a", "b"], ["s", "t", "s", "t"], exclude=False)
+    assert found.scores["hit@1"].micro == 0.0
+    assert found.nearest_same_source == 0.0
+    assert found.scores["recall@1"].chance == pytest.approx(1 / 3)  # of the three others
+
+
 def test_macro_is_the_mean_over_classes() -> None:
     rng = np.random.default_rng(0)
     labels = ["a"] * 30 + ["b"] * 6

@@ -46,6 +46,10 @@ def test_more_sources_help_and_all_of_them_are_the_probe() -> None:
     assert (small.sources, tenth.sources, whole.sources) == (1, 10, 96)
     assert small.classes_without_rows == (3,) * 5
     assert whole.sd is None
+    a, b, c = tenth.balanced_accuracy
+    mean = (a + b + c) / 3
+    assert tenth.sd == pytest.approx((((a - mean) ** 2 + (b - mean) ** 2 + (c - mean) ** 2) / 2) ** 0.5)
+    assert len({a, b, c}) > 1
 
 
 @pytest.mark.parametrize("fraction", [0.0, -1.0, 1.5, float("nan")])
