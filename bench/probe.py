@@ -105,7 +105,6 @@ def _attentive(store: Store, size: Size) -> tuple[list[Result], list[Target]]:
     products = _products(some, len(settings) * preset.heads)
     plain = _plain_step(some[:1], preset.heads)
     epoch, reading, gemm, one = interleave([ours, read, products, plain], runs=size.runs)
-    training.close()
     clip = epoch.median / (passes * size.clips)  # seconds, the update's share included
     read_clip, gemm_clip = reading.median / size.clips, gemm.median / len(some)
     floor = max(read_clip, gemm_clip)

@@ -59,19 +59,8 @@ class LateGradients:
         assert matrix.sums is not None, "only a late matrix has a place for its gradient"
         waiting = self._waiting.setdefault((matrix.name, matrix.part), _Waiting(sums=matrix.sums))
         waiting.factors.append((_own(left), _own(right)))
-
-    def part(self) -> "LateGradients":
-        """A collector of its own for a part of a batch that goes through at the same time as others."""
-        return LateGradients(sums=self.sums)
-
-    def take(self, part: "LateGradients") -> None:
-        """Everything that `part` has kept, which keeps it no longer."""
-        for key, kept in part._waiting.items():
-            waiting = self._waiting.setdefault(key, _Waiting(sums=kept.sums))
-            waiting.factors += kept.factors
-            if waiting.rows >= _WAITING_ROWS:
-                waiting.write()
-        part._waiting.clear()
+        if waiting.rows >= _WAITING_ROWS:
+            waiting.write()
 
     def write(self) -> None:
         """Make `sums` the gradients of everything kept since the last call."""

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from coldframe.errors import UsageError
 from coldframe.probes.adamw import Schedule, StackedAdamW
-from coldframe.probes.halves import SideBySide, halves
 from coldframe.probes.heads import HeadShape, Parameters, forward, initialise
 from coldframe.probes.late_gradients import LateGradients
 from coldframe.probes.loader import TokenLoader
@@ -126,23 +124,23 @@ def train_heads(
     """
     rows = len(loader.rows)
     digest = TokenDigest(store=loader.store.name, rows=loader.rows)
+    training = Training.start(shape, settings, epochs * -(-rows // batch), device)
     curve, scores, digests = [], [], []
-    with closing(Training.start(shape, settings, epochs * -(-rows // batch), device)) as training:
-        for epoch in range(epochs):
-            total = np.zeros(len(settings))
-            seen = 0
-            for piece in loader.epoch(epoch):
-                digest.add(piece)
-                whole = min(batch, rows - seen // batch * batch)  # rows of this update
-                total += training.accumulate(piece, labels, whole)
-                seen += len(piece.rows)
-                if seen % batch == 0 or seen == rows:
-                    training.update()
-                on_rows(len(piece.rows))
-            digests.append(digest.end_epoch())
-            curve.append(total / rows)
-            if validate is not None:
-                scores.append(validate(training.optimiser.parameters))
+    for epoch in range(epochs):
+        total = np.zeros(len(settings))
+        seen = 0
+        for piece in loader.epoch(epoch):
+            digest.add(piece)
+            whole = min(batch, rows - seen // batch * batch)  # rows of this update
+            total += training.accumulate(piece, labels, whole)
+            seen += len(piece.rows)
+            if seen % batch == 0 or seen == rows:
+                training.update()
+            on_rows(len(piece.rows))
+        digests.append(digest.end_epoch())
+        curve.append(total / rows)
+        if validate is not None:
+            scores.append(validate(training.optimiser.parameters))
     return Trained(
         parameters=dict(training.optimiser.parameters),
         train_loss=np.array(curve),
@@ -162,8 +160,6 @@ class Training:
         late: gradients of matrices, made once an update; None for heads with self-attention blocks, whose matrices
             see every token, so that one piece of a batch has rows enough.
         rng: of dropout.
-        beside: works on the halves of a piece at the same time; None on a GPU, which one batch fills, and with
-            dropout, whose draws have an order.
         died_at: update at which a head stopped being finite, by position.
     """
 
@@ -171,7 +167,6 @@ class Training:
     optimiser: StackedAdamW
     late: LateGradients | None
     rng: torch.Generator
-    beside: SideBySide | None
     died_at: dict[int, int] = field(default_factory=dict)
 
     @classmethod
@@ -191,67 +186,37 @@ class Training:
         sums = {name: optimiser.gradients[name] for name in shape.matrices()}
         late = None if shape.self_blocks else LateGradients(sums=sums)
         rng = torch.Generator(device).manual_seed(settings[0].seed)
-        alone = late is None or device.type != "cpu" or preset.dropout
-        beside = None if alone else SideBySide()
-        return cls(shape=shape, optimiser=optimiser, late=late, rng=rng, beside=beside)
-
-    @property
-    def device(self) -> torch.device:
-        return next(iter(self.optimiser.parameters.values())).device
-
-    def close(self) -> None:
-        """End the threads."""
-        if self.beside is not None:
-            self.beside.close()
+        return cls(shape=shape, optimiser=optimiser, late=late, rng=rng)
 
     def accumulate(self, piece: TokenBatch, labels: NDArray[np.int64], whole: int) -> NDArray[np.float64]:
         """Add the gradients of `piece`, of a batch of `whole` rows; (G,) losses summed over the piece.
 
-        Heads that share tokens go through together, the halves of a piece side by side. Heads with blocks of their own
-        over the tokens go one by one, so that activations of one head are held at a time.
+        Heads that share tokens go through together. Heads with blocks of their own over the tokens go one by one, so
+        that activations of one head are held at a time.
         """
+        parameters = self.optimiser.parameters
+        device = next(iter(parameters.values())).device
+        maps, mask, time = _to_device(piece, device)
+        targets = targets_of(labels, piece.rows, device)
+        heads = len(self.optimiser.rates)
+        together = 1 if self.shape.self_blocks else heads
         average = whole if self.shape.preset.loss == "cross_entropy" else 1  # upstream sums the focal loss over rows
-        if self.late is None:
-            maps, mask, time = _to_device(piece, self.device)
-            targets, sums = targets_of(labels, piece.rows, self.device), []
-            for head in range(len(self.optimiser.rates)):
-                leaves = self._leaves(slice(head, head + 1))
-                logits = forward(self.shape, leaves, maps, mask, time, self.rng)
-                loss = losses(self.shape.preset, logits, targets).sum(dim=1)
-                torch.autograd.backward(loss.sum() / average)
-                sums.append(loss.detach())
-            return torch.cat(sums).double().cpu().numpy()
-        return self._accumulate_together(piece, labels, average)
-
-    def _accumulate_together(self, piece: TokenBatch, labels: NDArray[np.int64], average: int) -> NDArray[np.float64]:
-        late = self.late
-        assert late is not None
-
-        def go(part: TokenBatch) -> tuple[Tensor, LateGradients, dict[str, Tensor]]:
-            own, leaves = late.part(), {}
-            for name, value in self.optimiser.parameters.items():
-                leaves[name] = value.detach()
-                if name not in late.sums:
-                    leaves[name].requires_grad_()
-            maps, mask, time = _to_device(part, self.device)
-            logits = forward(self.shape, leaves, maps, mask, time, self.rng, own)
-            loss = losses(self.shape.preset, logits, targets_of(labels, part.rows, self.device)).sum(dim=1)
+        sums = []
+        for start in range(0, heads, together):
+            leaves = self._leaves(slice(start, start + together))
+            logits = forward(self.shape, leaves, maps, mask, time, self.rng, self.late)
+            loss = losses(self.shape.preset, logits, targets).sum(dim=1)
             torch.autograd.backward(loss.sum() / average)
-            return loss.detach(), own, {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
-
-        done = [go(piece)] if self.beside is None else self.beside.run(go, halves(piece))
-        for _, own, gradients in done:
-            late.take(own)
-            for name, gradient in gradients.items():
-                self.optimiser.gradients[name].add_(gradient)
-        return torch.stack([loss for loss, _, _ in done]).double().sum(dim=0).cpu().numpy()
+            sums.append(loss.detach())
+        return torch.cat(sums).double().cpu().numpy()
 
     def _leaves(self, span: slice) -> dict[str, Tensor]:
-        """Parameters of some heads, to whose gradients backward adds in place."""
+        """Parameters of some heads, to whose gradients backward adds in place; late matrices are no leaves."""
         leaves = {}
         for name, value in self.optimiser.parameters.items():
             leaves[name] = value[span].detach()
-            leaves[name].requires_grad_().grad = self.optimiser.gradients[name][span]
+            if self.late is None or name not in self.late.sums:
+                leaves[name].requires_grad_().grad = self.optimiser.gradients[name][span]
         return leaves
 
     def update(self) -> None:

@@ -1,24 +1,19 @@
 """A grid trained as stacked heads is what each head would be alone, whatever happens to the others."""
 
-import threading
-import time
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from coldframe.errors import UsageError
-from coldframe.probes.halves import SideBySide, halves
 from coldframe.probes.heads import HeadShape, initialise
 from coldframe.probes.loader import TokenLoader
 from coldframe.probes.presets import PRESETS
-from coldframe.probes.token_view import TokenBatch, TokenView
+from coldframe.probes.token_view import TokenView
 from coldframe.probes.training import (
     Scores,
     Setting,
     Trained,
-    Training,
     choose_setting,
     micro_batch_rows,
     require_device,
@@ -114,54 +109,6 @@ def test_training_is_deterministic_and_a_head_does_not_depend_on_its_neighbours(
     alone = train(store, SETTINGS[:1])
     for name, value in alone.parameters.items():
         torch.testing.assert_close(value[0], one.parameters[name][0], rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("rows", [7, 1])
-def test_halves_of_an_odd_piece_have_the_gradients_of_the_whole(store: Store, rows: int) -> None:
-    (piece,) = TokenLoader(store=store, rows=store.ok_rows()[:rows], view=TokenView(cls=True), batch_rows=rows).epoch()
-    found = []
-    for beside in (True, False):
-        training = Training.start(shape_of(), SETTINGS, 10, torch.device("cpu"))
-        assert training.beside is not None
-        if not beside:
-            training.close()
-            training.beside = None
-        loss = training.accumulate(piece, labels_of(store), rows)
-        assert training.late is not None
-        training.late.write()
-        training.close()
-        found.append((loss, {name: value.clone() for name, value in training.optimiser.gradients.items()}))
-    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-5)
-    for name, value in found[0][1].items():
-        torch.testing.assert_close(value, found[1][1][name], rtol=1e-4, atol=1e-6)
-        assert value.abs().max() > 0 or name.endswith("kv.bias"), name
-
-
-def test_an_error_in_one_half_is_raised_after_both_have_ended(store: Store) -> None:
-    (piece,) = TokenLoader(store=store, rows=store.ok_rows()[:4], view=TokenView(cls=True), batch_rows=4).epoch()
-    beside, ended = SideBySide(), []
-
-    def work(part: TokenBatch) -> int:
-        if part.rows[0] == piece.rows[0]:
-            raise ValueError("the first half")
-        time.sleep(0.05)
-        ended.append(len(part.rows))
-        return len(part.rows)
-
-    with pytest.raises(ValueError, match="the first half"):
-        beside.run(work, halves(piece))
-    assert ended == [2]
-    beside.close()
-
-
-def test_threads_of_pytorch_are_as_before_with_halves_at_work() -> None:
-    before, seen = torch.get_num_threads(), []
-    beside = SideBySide()
-    thread = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
-    thread.start()
-    thread.join()
-    beside.close()
-    assert [torch.get_num_threads(), *seen] == [before, before]
 
 
 def test_a_diverging_head_is_frozen_and_reported_and_the_others_go_on(store: Store) -> None:
