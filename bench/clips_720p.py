@@ -11,8 +11,11 @@ from coldframe.serve.container import pyav
 WIDTH, HEIGHT, FPS = 1280, 720, 30
 
 
-def write_moving(path: Path, frames: int) -> None:
-    """720p H.264 as cameras and sites make it: x264's defaults (B-frames, a key frame every 250), motion and grain."""
+def write_moving(path: Path, frames: int, *, b_frames: int = 3) -> None:
+    """720p H.264 as sites make it: x264's defaults (B-frames, a key frame every 250), motion and grain.
+
+    Without `b_frames`, as many cameras record, every frame is needed to decode those behind it.
+    """
     rng = np.random.default_rng(0)
     coarse = rng.integers(0, 256, (40, 64, 3)).astype(np.float32)
     scene = np.kron(coarse, np.ones((32, 32, 1), np.float32))  # (1280, 2048, 3)
@@ -22,7 +25,8 @@ def write_moving(path: Path, frames: int) -> None:
     grain = rng.normal(0, 4, (HEIGHT + 64, WIDTH + 64, 1)).astype(np.float32)
     av = pyav()
     with av.open(str(path), "w") as output:
-        stream = output.add_stream("libx264", rate=FPS, options={"preset": "veryfast", "crf": "23"})
+        options = {"preset": "veryfast", "crf": "23", "bf": str(b_frames)}
+        stream = output.add_stream("libx264", rate=FPS, options=options)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, "yuv420p"
         for number in range(frames):
             picture = _picture(scene, grain, number)

@@ -68,21 +68,29 @@ class Target:
         return self.value >= self.wants
 
 
-def interleave(contenders: Sequence[Callable[[], object]], *, runs: int, warmups: int = 1) -> list[Timing]:
+def interleave(
+    contenders: Sequence[Callable[[], object]],
+    *,
+    runs: int,
+    warmups: int = 1,
+    processor_seconds: Callable[[], float] = time.process_time,
+) -> list[Timing]:
     """Time `contenders` in turns, so that a slow minute of the machine falls on all of them.
 
     Args:
         contenders: things to run; each call is one run.
         runs: measured runs of each.
         warmups: runs of each before measuring.
+        processor_seconds: processor time so far, of this process unless others work too.
     """
     measured: list[list[tuple[float, float]]] = [[] for _ in contenders]
     for number in range(warmups + runs):
         for contender, times in zip(contenders, measured, strict=True):
-            started, busy = time.perf_counter(), time.process_time()
+            busy, started = processor_seconds(), time.perf_counter()
             contender()
+            seconds = time.perf_counter() - started
             if number >= warmups:
-                times.append((time.perf_counter() - started, time.process_time() - busy))
+                times.append((seconds, processor_seconds() - busy))
     return [
         Timing(seconds=tuple(wall for wall, _ in times), cpu_seconds=tuple(cpu for _, cpu in times))
         for times in measured

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # addresses, so a text file named evil.mp4 would make one video answer with another one's pictures.
 ALLOWED_FORMATS = (
     "mov", "matroska", "webm", "avi", "mpegts", "mpeg", "mpegvideo", "ogg", "flv", "asf", "rm", "gif",
-    "h264", "hevc", "ivf",
+    "h264", "hevc", "ivf", "dv",
 )  # fmt: skip
 
 # 8192 x 8192 is beyond 8K UHD; one RGB frame of it takes 201 MB.
@@ -64,7 +64,12 @@ def open_container(path: str) -> Iterator["InputContainer"]:
         raise VideoError("not_found", f"The file cannot be read: {error.strerror}.") from error
     except (av.FFmpegError, ValueError, AssertionError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise VideoError("unreadable", f"No allowed video container was recognised: {why}.") from error
+        raise VideoError(
+            "unreadable",
+            f"No allowed video container was recognised in the bytes, whatever the file's name: {why}. "
+            "Allowed are MP4/MOV, Matroska/WebM, AVI, MPEG-TS and -PS, Ogg, FLV, ASF/WMV, RealMedia, DV, GIF, IVF, "
+            "and raw MPEG-1/2, H.264 and HEVC; pictures and playlists are not.",
+        ) from error
     try:
         yield container
     finally:

@@ -5,6 +5,7 @@ child is killed when it has not got on for a while (no bytes hashed, no packet d
 a clip and for a 10-hour video alike; a limit on total time would have to be generous enough for the latter.
 """
 
+import ctypes
 import fcntl
 import multiprocessing
 import os
@@ -29,6 +30,10 @@ T = TypeVar("T")
 STALL_SECONDS = 60.0
 MAX_BYTES = 4 << 30  # resident: 16 reference pictures of the largest size in 4:2:0 take 1.6 GB
 RECYCLE_BYTES = 1 << 30  # above this, a child between two jobs is replaced: leaks of thousands of files end there
+
+# glibc's parameters (malloc.h): freed memory at the heap's top that is kept, and from where a block is mapped alone.
+_M_TRIM_THRESHOLD, _KEPT_BYTES = -1, 256 << 20
+_M_MMAP_THRESHOLD, _MAPPED_BYTES = -3, 32 << 20  # the highest that glibc takes
 
 _START_SECONDS = 300.0  # imports from a cold network disk
 _POLL_SECONDS = 0.25
@@ -176,6 +181,7 @@ def _without_main() -> Iterator[None]:
 def _serve(connection: Connection) -> None:
     """The child: answer one job after the other until the other end is closed."""
     _die_with_parent()
+    _keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's interrupt reaches the parent, which ends this
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a result here, not a thing to debug
     heartbeat.watched_by(lambda: _send_message(connection, (_BEAT, None)))
@@ -208,6 +214,17 @@ def _die_with_parent() -> None:
     pipe = parent.sentinel
     fcntl.fcntl(pipe, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def _keep_freed_memory() -> None:
+    """Reuse the pictures' memory, in place of giving it back to the kernel and being handed it anew, page by page.
+
+    Measured: 10 % of the processor time of clips at 720p. The C library may be another one, which has no such thing.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES)
 
 
 def _portable(error: Exception) -> Exception:

@@ -29,16 +29,18 @@ def cluster_damage(file: BinaryIO) -> Iterator[Damage]:
     FFmpeg's muxer writes a CRC-32 into every cluster of .mkv files, and none into .webm files. Behind an element of
     unknown size, which is written live, nothing is checked.
     """
-    at, _ = _open_segment(file)
+    at, end = _open_segment(file)
     size = os.fstat(file.fileno()).st_size
-    while at is not None and at + _LONGEST_HEAD_BYTES <= size:  # a head that is cut off is no damage
+    # A head that is cut off is no damage, and neither is what follows a segment that ends where it says.
+    while at is not None and at != end and at + _LONGEST_HEAD_BYTES <= size:
         beat()
         file.seek(at)
         name, length = _read_id(file), _read_size(file)
         begin = file.tell()
         if length is None and name in _IN_SEGMENT:
             return
-        if name not in _IN_SEGMENT or not _is_element_at(file, begin + (length or 0), size):
+        after = begin + (length or 0)
+        if name not in _IN_SEGMENT or not (after == end or _is_element_at(file, after, size)):
             resumed = _next_cluster(file, at + 1, size)
             yield Damage(start=at, end=size if resumed is None else resumed)
             at = resumed

@@ -25,7 +25,7 @@ NO_PTS = -(2**63)
 _COLUMNS = 7
 
 # FFmpeg gives a duration for these too: its own estimate, from the last timestamps or the bit rate.
-_STATES_NO_LENGTH = ("mpegts", "mpeg", "mpegvideo", "h264", "hevc", "ogg", "gif")
+_STATES_NO_LENGTH = ("mpegts", "mpeg", "mpegvideo", "h264", "hevc", "ogg", "gif", "dv")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -161,14 +161,29 @@ def _index_by_decoding(path: str, stream: StreamFacts, packets: Packets, cut: bo
     names = np.array(every.names[: every.good] if cut else every.names, dtype=np.int64)
     order = names[names < len(packets)]
     flags = Flag.TRUNCATED if cut else Flag(0)
-    pts = packets.pts[order]
     invented = stream.container_format == "avi" and stream.reorders  # by the demuxer, from decoding times
+    if every.lost and not invented:
+        order = _lost_in_place(packets, order, stream.reorders)
+    pts = packets.pts[order]
     usable = len(pts) > 0 and pts.min() != NO_PTS and bool((np.diff(pts) > 0).all())
     if usable and not invented and not _restarts(pts, stream):
         return _finish(stream, packets, every, order, pts, stream.time_base, flags)
     numbers = np.arange(len(order), dtype=np.int64)
     flags |= Flag.PTS_SYNTHESISED
     return _finish(stream, packets, every, order, numbers, 1 / _rate(packets, stream), flags)
+
+
+def _lost_in_place(packets: Packets, order: NDArray[np.int64], reorders: bool) -> NDArray[np.int64]:
+    """`order` with the frames that were given up, which come out late, at their places by pts within their group.
+
+    A timeline that restarts does so with a key frame, so inside a group of pictures pts can be compared; unless there
+    are none, or they are decoding times under another name.
+    """
+    pts = packets.pts
+    if (pts == NO_PTS).any() or (reorders and bool((np.diff(pts) > 0).all())):
+        return order
+    group = np.cumsum(packets.key)
+    return order[np.lexsort((pts[order], group[order]))]
 
 
 def _rate(packets: Packets, stream: StreamFacts) -> Fraction:

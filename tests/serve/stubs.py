@@ -1,6 +1,7 @@
 """Jobs for a decode process that do what native decoders do on bad days. They run in the child."""
 
 import os
+import resource
 import signal
 import time
 from collections.abc import Iterator
@@ -109,3 +110,12 @@ def survey_badly(path: str, recipe: Recipe) -> Iterator[Survey]:
     if path.endswith("03.mp4"):
         os.abort()
     yield from survey(path, recipe)
+
+
+def page_faults_of_pictures(count: int) -> Iterator[int]:
+    """Pages that the kernel had to hand out while 2.7 MB at a time were written to and freed again."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for number in range(count):
+        held = [np.full((720, 1280, 3), number, np.uint8) for _ in range(4)]
+        del held
+    yield resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before

@@ -190,3 +190,10 @@ def test_bulk_transfer_is_cheap(process: DecodeProcess) -> None:
     started = time.perf_counter()
     size = sum(np.asarray(picture).nbytes for _, picture in process.run(stubs.pictures, 60))
     assert size / (time.perf_counter() - started) > 100e6  # 40 clips a second; measured quiet: over 1 GB/s
+
+
+def test_memory_of_pictures_is_reused(process: DecodeProcess) -> None:
+    pages = 4 * 720 * 1280 * 3 // 4096
+    list(process.run(stubs.page_faults_of_pictures, 2))
+    (faults,) = process.run(stubs.page_faults_of_pictures, 10)
+    assert faults < pages  # of those of ten rounds
