@@ -117,7 +117,7 @@ def test_later_videos_join_without_quantising_earlier_rows_again(
     put: list[int] = []
 
     class Counted(Int8Tokens):
-        def put(self, at: np.ndarray, tokens: np.ndarray) -> None:  # type: ignore[type-arg]
+        def put(self, at: np.ndarray, tokens: np.ndarray) -> None:
             put.append(len(at))
             super().put(at, tokens)
 
