@@ -16,7 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import StoreError, UsageError
-from coldframe.probes.token_view import FrameStore, ShardedStore, TokenBatch, TokenView, held_dtype, token_mask
+from coldframe.probes.token_view import (
+    FrameStore,
+    Int8Store,
+    ShardedStore,
+    TokenBatch,
+    TokenView,
+    held_dtype,
+    token_mask,
+)
+from coldframe.store.int8_tokens import dequantise
+from coldframe.store.schema import layer_array, scale_array
 
 DEFAULT_MEMORY_BYTES = 4 << 30
 _READ_BYTES = 8 << 20  # one read; a row of this size or more is read alone
@@ -64,7 +74,7 @@ class TokenLoader:
         batch_rows: rows of a batch; the last may have fewer.
         seed: of the order; None gives ascending rows.
         memory_bytes: bound on tokens held at once, batches in the caller's hands included. The store's own buffers,
-            one read large, come on top.
+            one read large, come on top. Int8 tokens wait as they are stored, and are float32 in batches.
         rate: of all epochs so far.
 
     Raises:
@@ -84,7 +94,7 @@ class TokenLoader:
             raise UsageError(f"batch_rows is {self.batch_rows}; allowed is 1 or more.")
         self.view.check(self.store)
         self.rows = np.unique(self.rows)
-        needed = self._row_bytes * (self._fixed_rows + self.batch_rows)
+        needed = self._fixed_bytes + self._pooled_row_bytes * self.batch_rows
         if self.memory_bytes < needed:
             raise UsageError(
                 f"the loader may use {self.memory_bytes} bytes; batches of {self.batch_rows} rows need {needed}. "
@@ -92,22 +102,36 @@ class TokenLoader:
             )
 
     @property
+    def _is_int8(self) -> bool:
+        return self.store.recipe.dtype == "int8"
+
+    @property
     def _row_bytes(self) -> int:
+        """Bytes of a row in a batch."""
         return self.view.row_bytes(self.store)
 
     @property
-    def _read_rows(self) -> int:
-        return int(np.clip(_READ_BYTES // self._row_bytes, 1, self.batch_rows))
+    def _pooled_row_bytes(self) -> int:
+        """Bytes of a row that was read and waits to be drawn."""
+        if not self._is_int8:
+            return self._row_bytes
+        geometry = self.store.geometry
+        patches = geometry.time * geometry.rows * geometry.cols * self.view.maps
+        return patches * (geometry.dim + 4) + 2 * geometry.dim * self.view.cls
 
     @property
-    def _fixed_rows(self) -> int:
-        """Rows held outside the pool: one read, and the batches of the queue and in hand."""
-        return self._read_rows + self.batch_rows * (_AHEAD + _IN_HAND)
+    def _read_rows(self) -> int:
+        return int(np.clip(_READ_BYTES // self._pooled_row_bytes, 1, self.batch_rows))
+
+    @property
+    def _fixed_bytes(self) -> int:
+        """Bytes held outside the pool: one read, and the batches of the queue and in hand."""
+        return self._pooled_row_bytes * self._read_rows + self._row_bytes * self.batch_rows * (_AHEAD + _IN_HAND)
 
     @property
     def pool_rows(self) -> int:
         """Rows among which a batch is drawn."""
-        return self.memory_bytes // self._row_bytes - self._fixed_rows
+        return (self.memory_bytes - self._fixed_bytes) // self._pooled_row_bytes
 
     def epoch(self, number: int = 0) -> Iterator[TokenBatch]:
         """Batches of one pass; another `number` gives another order."""
@@ -161,6 +185,8 @@ class TokenLoader:
 
     @property
     def _stored_row_bytes(self) -> int:
+        if self._is_int8:
+            return self._pooled_row_bytes
         width = np.dtype(held_dtype(self.store)).itemsize
         return self._row_bytes // width * np.dtype(self.store.recipe.dtype).itemsize
 
@@ -176,27 +202,38 @@ class TokenLoader:
             yield self._assemble(_draw(pool, min(self.batch_rows, len(pool)), rng))
 
     def _maps(self, rows: NDArray[np.int64], layer: int | None) -> NDArray[Any]:
+        """(n, L, dim) tokens as they wait in memory."""
         held = held_dtype(self.store)
         if layer is None and not self.store.geometry.keeps_patches:
-            return cast(FrameStore, self.store).frame_cls(rows).astype(held)
-        return self.store.patch(rows, layer=layer, dtype=held)
+            maps = cast(FrameStore, self.store).frame_cls(rows).astype(held)
+        elif self._is_int8:
+            maps = cast(Int8Store, self.store).stored(_array(layer), rows)
+        else:
+            maps = self.store.patch(rows, layer=layer, dtype=held)
+        return maps.reshape(len(rows), -1, maps.shape[-1])
 
     def _read(self, rows: NDArray[np.int64]) -> list["_Row"]:
-        blocks = []
-        for layer in (*self.view.layers, None):
-            patch = self._maps(rows, layer)
-            blocks.append(patch.reshape(len(rows), -1, patch.shape[-1]))
-        cls = self.store.cls(rows).astype(held_dtype(self.store)) if self.view.cls else None
+        layers = (*self.view.layers, None)
+        blocks = [self._maps(rows, layer) for layer in layers]
+        scales: list[NDArray[np.float32]] = []
+        if self._is_int8:
+            stored = cast(Int8Store, self.store).stored
+            scales = [stored(scale_array(_array(layer)), rows).reshape(len(rows), -1) for layer in layers]
+        cls_dtype = np.float16 if self._is_int8 else held_dtype(self.store)
+        cls = self.store.cls(rows).astype(cls_dtype) if self.view.cls else None
         made = []
         for i, row in enumerate(rows.tolist()):
             # A row of a larger read is copied, so that one waiting row does not keep the others in memory.
-            maps = tuple(block[i] if len(rows) == 1 else block[i].copy() for block in blocks)
+            maps, own_scales = (
+                tuple(block[i] if len(rows) == 1 else block[i].copy() for block in parts) for parts in (blocks, scales)
+            )
             own = None if cls is None else cls[i].copy()
-            if not all(_finite(part) for part in (*maps, *([] if own is None else [own]))):
+            # int8 is finite; what is not is in its scales
+            if not all(_finite(part) for part in (*(own_scales or maps), *([] if own is None else [own]))):
                 raise StoreError(
                     f"row {row} is marked ok but its tokens hold inf or nan. Run: coldframe verify {self.store.name}"
                 )
-            made.append(_Row(row=row, cls=own, maps=maps))
+            made.append(_Row(row=row, cls=own, maps=maps, scales=own_scales))
         return made
 
     def _assemble(self, drawn: "Sequence[_Row]") -> TokenBatch:
@@ -204,9 +241,12 @@ class TokenLoader:
         lead = int(self.view.cls)
         maps = []
         for position, first in enumerate(drawn[0].maps):
-            block = np.empty((len(drawn), lead + len(first), first.shape[-1]), first.dtype)
+            block = np.empty((len(drawn), lead + len(first), first.shape[-1]), held_dtype(self.store))
             for i, item in enumerate(drawn):
-                block[i, lead:] = item.maps[position]
+                if item.scales:
+                    dequantise(item.maps[position], item.scales[position], block[i, lead:])
+                else:
+                    block[i, lead:] = item.maps[position]
                 if item.cls is not None:
                     block[i, 0] = item.cls
             maps.append(block)
@@ -220,9 +260,16 @@ class TokenLoader:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Row:
+    """One row in the pool: (L, dim) tokens a map, and (L,) scales of each where they are int8."""
+
     row: int
     cls: NDArray[Any] | None
     maps: tuple[NDArray[Any], ...]
+    scales: tuple[NDArray[np.float32], ...] = ()
+
+
+def _array(layer: int | None) -> str:
+    return "patch" if layer is None else layer_array(layer)
 
 
 def _finite(values: NDArray[Any]) -> bool:

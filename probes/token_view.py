@@ -11,7 +11,7 @@ from coldframe.probes.features import TokenStore
 
 
 def held_dtype(store: TokenStore) -> type[np.floating[Any]]:
-    """In which dtype tokens wait in memory: as stored if that is float16, else float32."""
+    """In which dtype tokens are handed out: as stored if that is float16, else float32."""
     return np.float16 if store.recipe.dtype == "float16" else np.float32
 
 
@@ -23,6 +23,12 @@ class ShardedStore(TokenStore, Protocol):
     def patch(
         self, rows: NDArray[np.int64], *, layer: int | None = None, dtype: type[np.floating[Any]] = np.float32
     ) -> NDArray[Any]: ...
+
+
+class Int8Store(Protocol):
+    """A store that also gives the numbers of int8 tokens, and their scales, as they are stored."""
+
+    def stored(self, array: str, rows: NDArray[np.int64]) -> NDArray[Any]: ...
 
 
 class FrameStore(Protocol):
@@ -77,7 +83,7 @@ class TokenView:
         return np.concatenate([[-1], steps]) if self.cls else steps
 
     def row_bytes(self, store: TokenStore) -> int:
-        """Bytes of one row's tokens in memory."""
+        """Bytes of one row's tokens in a batch."""
         width = np.dtype(held_dtype(store)).itemsize
         return width * store.geometry.dim * len(self.time_of_tokens(store)) * self.maps
 

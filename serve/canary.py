@@ -20,6 +20,7 @@ from coldframe.serve.control import frame_order, window_name
 from coldframe.serve.runtime import Backend, Runtime, open_runtime
 from coldframe.serve.tiers import keep_tier
 from coldframe.store import Store
+from coldframe.store.int8_tokens import Int8Tokens
 from coldframe.store.text import text_to_path
 
 
@@ -30,7 +31,8 @@ class Canary:
     Attributes:
         row: row number.
         path: its video.
-        cls_cosine, patch_cosine_worst: cosine of stored and new tokens; None where there is nothing to compare.
+        cls_cosine, patch_cosine_worst: cosine of stored and new tokens; None where there is nothing to compare. Where
+            tokens are stored in int8, the new ones are quantised too.
         max_abs: largest absolute difference; None likewise.
         problem: empty if the row is confirmed, else what is wrong or why it could not be encoded again.
     """
@@ -102,8 +104,8 @@ def _check(store: Store, runtime: Runtime, row: int, clip: NDArray[np.uint8] | V
     kept, dim = keep_tier(runtime(clip[order][None]), store.recipe.tokens, n_real), store.geometry.dim
     cls = [] if kept.cls is None else [(store.cls([row]), kept.cls)]
     cls += [] if kept.frame_cls is None else [(store.frame_cls([row]), kept.frame_cls)]
-    patch = [] if kept.patch is None else [(store.patch([row]), kept.patch)]
-    patch += [(store.patch([row], layer=layer), kept.layers[layer]) for layer in store.recipe.layers]
+    patch = [] if kept.patch is None else [(store.patch([row]), _as_stored(store, kept.patch))]
+    patch += [(store.patch([row], layer=layer), _as_stored(store, kept.layers[layer])) for layer in store.recipe.layers]
     budget = BUDGETS[store.recipe.precision]
     worst = [
         (min(float(cosine(a.reshape(-1, dim), b.reshape(-1, dim)).min()) for a, b in pairs), least) if pairs else None
@@ -118,3 +120,8 @@ def _check(store: Store, runtime: Runtime, row: int, clip: NDArray[np.uint8] | V
         max_abs=max(float(np.abs(stored - new).max()) for stored, new in cls + patch),
         problem=f"differs from what the video gives now: cosine {', '.join(over)}" if over else "",
     )
+
+
+def _as_stored(store: Store, patch: NDArray[np.float32]) -> NDArray[np.float32]:
+    """`patch` with what int8 takes from it, which is far more than a parity budget allows."""
+    return Int8Tokens.of(patch).dequantised() if store.recipe.dtype == "int8" else patch

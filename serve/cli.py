@@ -31,7 +31,7 @@ from coldframe.serve.runtime import PRECISIONS, Backend, require_variant
 from coldframe.serve.stages import STAGES, StageSeconds
 from coldframe.store.plan import Plan
 from coldframe.store.recipe import CONTROLS, Recipe
-from coldframe.store.schema import TOKEN_TIERS, Flag, Status
+from coldframe.store.schema import STORAGE_DTYPES, TOKEN_TIERS, Flag, Status
 from coldframe.store.text import path_to_text, size_to_text
 
 
@@ -59,10 +59,10 @@ def recipe_options(command: Command) -> Command:
         ),
         click.option(
             "--dtype",
-            type=click.Choice(["float16", "float32"]),
+            type=click.Choice(STORAGE_DTYPES),
             default="float16",
             show_default=True,
-            help="Storage type of the tokens.",
+            help="Storage type of the tokens. int8: patch tokens only, each with a scale; for full and grid7.",
         ),
         click.option(
             "--control",

@@ -14,7 +14,7 @@ from coldframe.serve.extract import token_geometry
 from coldframe.serve.gpu_runtime import GpuBackend
 from coldframe.serve.runtime import Backend, Runtime, open_runtime
 from coldframe.store.plan import Plan
-from coldframe.store.schema import TOKEN_TIERS, Status
+from coldframe.store.schema import INT8_TIERS, TOKEN_TIERS, Status
 from coldframe.store.text import text_to_path
 
 CALIBRATION_CLIPS = 4
@@ -27,7 +27,7 @@ class Estimate:
     Attributes:
         videos, failed_videos, clips, failed_clips: counts.
         video_seconds: summed length of the usable videos.
-        tier_bytes: bytes that the tokens of all rows take, by tier.
+        tier_bytes: bytes that the tokens of all rows take, by tier that the encoder and the storage type can give.
         decode_seconds_per_clip, encode_seconds_per_clip: medians of a few clips on this machine; None if no clip can
             be decoded.
         hours: for one worker that overlaps decoding and encoding.
@@ -70,6 +70,8 @@ def estimate(plan: Plan, bundle: Bundle, *, backend: Backend | GpuBackend, devic
 def _tier_bytes(plan: Plan, bundle: Bundle) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for tier in TOKEN_TIERS:
+        if plan.recipe.dtype == "int8" and tier not in INT8_TIERS:
+            continue
         try:
             geometry = token_geometry(bundle, tier)
         except UsageError:  # a grid that this tier cannot pool

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -25,8 +25,10 @@ from coldframe.serve.stages import StageSeconds
 from coldframe.serve.tiers import keep_tier
 from coldframe.serve.unit_writer import UnitWriter
 from coldframe.store import Store, UnitResult, keep_rows, open_store, rows_to_extract, write_unit
+from coldframe.store.int8_tokens import Int8Tokens
 from coldframe.store.schema import BASELINE_ARRAYS, Reason, Status, layer_array
 from coldframe.store.text import text_to_path
+from coldframe.store.units import PatchTokens, stored_arrays
 
 Clip = NDArray[np.uint8]
 
@@ -62,12 +64,17 @@ class RunnerSettings:
 
 @dataclass
 class _Rows:
-    """The arrays of one unit while it is being filled; a row's tokens mean something once its status is ok."""
+    """The arrays of one unit while it is being filled; a row's tokens mean something once its status is ok.
+
+    Tokens have the type that is stored, so that nothing large is cast again while it is written. `int8` are the patch
+    tokens of a store that keeps them so, `tokens` all others.
+    """
 
     rows: range
     status: NDArray[np.uint8]
     reason: NDArray[np.uint8]
     tokens: dict[str, NDArray[np.floating[Any]]]
+    int8: dict[str, Int8Tokens]
     failures: list[dict[str, Any]] = field(default_factory=list)
     encode_seconds: float = 0.0
 
@@ -163,29 +170,37 @@ class UnitRunner:
         """Room for the rows of `unit`, with what is taken over from an earlier attempt or known from the plan."""
         rows = self.store.unit_range(unit)
         count = len(rows)
-        arrays = {name: spec for name, spec in self.store.unit_arrays.items() if spec.sharded}
         filled = _Rows(
             rows=rows,
             status=np.full(count, Status.FAILED, np.uint8),
             reason=np.zeros(count, np.uint8),
-            # the type that is stored, so that nothing large is cast again while it is written
-            tokens={name: np.empty((count, *spec.row_shape), spec.numpy_dtype) for name, spec in arrays.items()},
+            tokens={},
+            int8={},
         )
-        kept, failures = keep_rows(
+        for name, array in self.store.token_arrays.items():
+            shape = (count, *array.values.row_shape)
+            if array.scale is None:
+                filled.tokens[name] = np.empty(shape, array.values.numpy_dtype)
+            else:
+                filled.int8[name] = Int8Tokens.empty(shape)
+        kept = keep_rows(
             self.store,
             unit,
             retry=self.settings.retry,
             status=filled.status,
             reason=filled.reason,
-            tokens=filled.tokens,
+            tokens={**stored_arrays(filled.int8), **filled.tokens},
         )
-        filled.failures += failures
+        filled.failures += kept.failures
+        filled.int8 = {
+            name: replace(tokens, earlier=kept.reconstruction.get(name)) for name, tokens in filled.int8.items()
+        }
         known = [int(row) for row in self._wanted(unit) if self._frame_index[row, 0] < 0]
         for row in known:
             video = self._video[row]
             reason = Reason(int(self._reasons[video]))
             self._fail(filled, row, VideoError(reason.name.lower(), self._errors[video]))
-        self._on_clips(len(kept) + len(known))
+        self._on_clips(len(kept.rows) + len(known))
         return filled
 
     def _wanted(self, unit: int) -> NDArray[np.int64]:
@@ -217,13 +232,16 @@ class UnitRunner:
         started = time.perf_counter()
         tokens = self.runtime(np.stack([clip for _, clip in clips]))
         rows = np.array([row for row, _ in clips])
-        named = keep_tier(tokens, self.store.recipe.tokens, self._n_real[rows]).arrays
+        kept = keep_tier(tokens, self.store.recipe.tokens, self._n_real[rows]).arrays
+        named = {name: values for name, values in kept.items() if values is not None}
         if self.store.recipe.baselines != "none":
             named |= clip_baselines([clip for _, clip in clips], self._n_real[rows].tolist())
         at = rows - filled.rows.start
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name when it is written
             for name, values in filled.tokens.items():
                 values[at] = named[name]
+        for name, quantised in filled.int8.items():
+            quantised.put(at, named[name])
         filled.status[at] = Status.OK
         filled.encode_seconds += time.perf_counter() - started
 
@@ -244,13 +262,14 @@ class UnitRunner:
         )
 
     def _commit(self, filled: _Rows, end: UnitEnd) -> None:
+        patches: dict[str, PatchTokens] = {**filled.tokens, **filled.int8}
         result = UnitResult(
             rows=filled.rows,
             status=filled.status,
             reason=filled.reason,
             cls=filled.tokens.get("cls"),
-            patch=filled.tokens.get("patch"),
-            layers={layer: filled.tokens[layer_array(layer)] for layer in self.store.geometry.layers},
+            patch=patches.get("patch"),
+            layers={layer: patches[layer_array(layer)] for layer in self.store.geometry.layers},
             baselines={name: filled.tokens[name] for name in BASELINE_ARRAYS if name in filled.tokens},
             frame_cls=filled.tokens.get("frame_cls"),
             failures=sorted(filled.failures, key=lambda failure: int(failure["row"])),

@@ -66,6 +66,11 @@ def _info_text(name: str, summary: dict[str, Any]) -> str:
     ]
     if encoder.get("non_commercial"):
         lines.insert(-2, "           the licence forbids commercial use, of these features too")
+    for array, found in summary.get("reconstruction", {}).items():
+        lines.append(
+            f"  int8     {array}: cosine with what the encoder gave {found['cosine_mean']:.6f} on average, "
+            f"{found['cosine_worst']:.6f} at worst, of {found['tokens']} tokens"
+        )
     if summary["grown_from_rows"]:
         lines.append(f"  grown    from {', '.join(map(str, summary['grown_from_rows']))} rows")
     for array, facts in summary["arrays"].items():

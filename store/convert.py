@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from coldframe.errors import MissingDependency, UsageError
 from coldframe.store.files import disk_errors
-from coldframe.store.schema import Flag, Status
+from coldframe.store.schema import Flag, Status, StorageDtype
 from coldframe.store.store import Store
 from coldframe.store.text import path_to_text, text_to_path
 
@@ -36,13 +36,15 @@ class Converted:
         rows: rows written.
         left_out_rows: planned rows that were not, because they, or for `npy` another row of their video, are not ok.
         files: files written.
+        dequantised: whether patch tokens were written that the store keeps in int8: as float32, times their scales.
     """
 
     rows: int
     left_out_rows: int
     files: int
+    dequantised: bool = False
 
-    def to_dict(self) -> dict[str, int]:
+    def to_dict(self) -> dict[str, int | bool]:
         return asdict(self)
 
 
@@ -58,7 +60,7 @@ def convert(
             Lance dataset; `webdataset`, tar files with `.cls.npy`, `.patch.npy` and `.json` members a clip, and
             `.frame_cls.npy` (time, dim) where the store keeps one vector a frame.
         out: folder to make.
-        patches: also write patch tokens, in the stored type; `webdataset` only.
+        patches: also write patch tokens, in the stored type, or in float32 where that is int8; `webdataset` only.
         on_rows: called with the number of rows just written.
 
     Raises:
@@ -208,7 +210,10 @@ def _to_webdataset(store: Store, out: Path, patches: bool, advance: Callable[[in
     rows, facts = store.ok_rows(), _Facts(store)
     geometry = store.geometry
     vectors = 1 + geometry.time * geometry.has_frame_cls
-    row_bytes = geometry.row_bytes(store.recipe.dtype) if patches else 4 * geometry.dim * vectors
+    dequantised = patches and store.recipe.dtype == "int8"
+    dtype: StorageDtype = "float32" if dequantised else store.recipe.dtype
+    about = {"patch_stored_as": "int8"} if dequantised else {}
+    row_bytes = geometry.row_bytes(dtype) if patches else 4 * geometry.dim * vectors
     rows_a_shard = max(1, SHARD_BYTES // row_bytes)
     shards = 0
     for start in range(0, len(rows), rows_a_shard):
@@ -218,11 +223,11 @@ def _to_webdataset(store: Store, out: Path, patches: bool, advance: Callable[[in
                 if geometry.has_frame_cls:
                     _add(tar, f"{row:09d}.frame_cls.npy", _npy(store.frame_cls([row])[0]))
                 if patches:
-                    _add(tar, f"{row:09d}.patch.npy", _npy(store.patch([row])[0].astype(store.recipe.dtype)))
-                _add(tar, f"{row:09d}.json", json.dumps(facts.of(row), sort_keys=True).encode())
+                    _add(tar, f"{row:09d}.patch.npy", _npy(store.patch([row])[0].astype(dtype)))
+                _add(tar, f"{row:09d}.json", json.dumps({**facts.of(row), **about}, sort_keys=True).encode())
                 advance(1)
         shards += 1
-    return Converted(rows=len(rows), left_out_rows=store.rows - len(rows), files=shards)
+    return Converted(rows=len(rows), left_out_rows=store.rows - len(rows), files=shards, dequantised=dequantised)
 
 
 def _npy(values: NDArray[Any]) -> bytes:

@@ -21,7 +21,8 @@ def convert_command(store: str, target: Target, out: Path, patches: bool, as_jso
     """Write the ok rows of a store in a format that other tools read.
 
     npy: one array (clips, dim) a video and index.csv, for temporal localisation tools; only videos whose rows are all
-    ok. parquet, lance: one row a clip with its [CLS] vector. webdataset: tar files with one sample a clip.
+    ok. parquet, lance: one row a clip with its [CLS] vector. webdataset: tar files with one sample a clip; patch tokens
+    that are stored in int8 are written as float32, times their scales.
 
     \b
     Examples:
@@ -35,6 +36,8 @@ def convert_command(store: str, target: Target, out: Path, patches: bool, as_jso
         click.echo(json.dumps({"out": str(out), **done.to_dict()}))
         return
     click.echo(f"{out}: {done.rows} rows in {done.files} file{'s' * (done.files != 1)}")
+    if done.dequantised:
+        click.echo("patch tokens are float32: the store's int8 times their scales")
     if done.left_out_rows:
         place = one_line(opened.name)
         click.echo(f"{done.left_out_rows} planned rows left out, as they are not ok: coldframe info {place} --failures")

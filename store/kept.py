@@ -1,15 +1,32 @@
 """Kept rows: what a unit that is written anew takes over from the objects that it replaces."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coldframe.store.int8_tokens import Reconstruction
 from coldframe.store.markers import Marker
 from coldframe.store.rows import gather
 from coldframe.store.schema import Reason, Status
 from coldframe.store.store import Store
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KeptRows:
+    """What was taken over.
+
+    Attributes:
+        rows: (k,) int64 row numbers, ascending.
+        failures: the marker's entries of those that are failed.
+        reconstruction: what the marker says of int8 tokens, which are those of the ok rows: all of them are kept.
+    """
+
+    rows: NDArray[np.int64]
+    failures: list[dict[str, Any]] = field(default_factory=list)
+    reconstruction: Mapping[str, Reconstruction] = field(default_factory=dict)
 
 
 def rows_to_retry(store: Store, reasons: Collection[Reason]) -> NDArray[np.int64]:
@@ -39,9 +56,9 @@ def keep_rows(
     retry: Collection[Reason],
     status: NDArray[np.uint8],
     reason: NDArray[np.uint8],
-    tokens: Mapping[str, NDArray[np.floating[Any]]],
-) -> tuple[NDArray[np.int64], list[dict[str, Any]]]:
-    """Fill a unit's arrays with what is committed of it, and return which rows these are and their failures.
+    tokens: Mapping[str, NDArray[Any]],
+) -> KeptRows:
+    """Fill a unit's arrays with what is committed of it, bit by bit.
 
     Nothing is kept of a unit that is not committed. Of one that an earlier plan ended in, the rows of that plan are
     kept; of any, failed rows for one of the reasons in `retry` are not.
@@ -50,14 +67,14 @@ def keep_rows(
         store: the store.
         unit: the unit that is about to be written.
         retry: reasons whose rows are to be extracted again.
-        status, reason, tokens: the unit's arrays, (n, ...); rows that are not kept are left alone.
+        status, reason, tokens: the unit's arrays, (n, ...), as they are stored; rows that are not kept are left alone.
 
     Raises:
         StoreError: an object of the unit is damaged.
     """
     marker = store.trusted_marker(unit)
     if marker is None:
-        return np.empty(0, np.int64), []
+        return KeptRows(rows=np.empty(0, np.int64))
     kept = np.setdiff1d(np.arange(marker.start, marker.stop), _retried(store, marker, retry))
     at = kept - marker.start
     for name, into in (("status", status), ("reason", reason)):
@@ -68,7 +85,8 @@ def keep_rows(
         gather(store.place, store.unit_arrays[name], whole + marker.start, stored)
         values[whole] = stored
     there = set(kept.tolist())
-    return kept, [failure for failure in marker.failures if failure["row"] in there]
+    failures = [failure for failure in marker.failures if failure["row"] in there]
+    return KeptRows(rows=kept, failures=failures, reconstruction=marker.reconstruction)
 
 
 def _retried(store: Store, marker: Marker, retry: Collection[Reason]) -> NDArray[np.int64]:

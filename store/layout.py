@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from coldframe.errors import UsageError
 from coldframe.store.plan import Column, Plan
-from coldframe.store.schema import BASELINE_ARRAYS, StorageDtype, TokenGeometry
+from coldframe.store.schema import BASELINE_ARRAYS, StorageDtype, TokenGeometry, scale_array, vector_dtype
 
 MAX_SHARD_BYTES = 256_000_000
 MAX_UNIT_SHARE = 256  # a unit holds at most ceil(rows / 256) rows, ...
@@ -109,33 +109,59 @@ def unit_rows(rows: int, row_bytes: int) -> int:
 
 def rows_per_unit(rows: int, geometry: TokenGeometry, dtype: StorageDtype) -> int:
     """`unit_rows` for the largest array of this token geometry."""
-    tokens = max(1, geometry.has_frame_cls * geometry.time, geometry.time * geometry.rows * geometry.cols)
-    largest = max(tokens * geometry.dim * np.dtype(dtype).itemsize, 2 * geometry.baseline_motion)
-    return unit_rows(rows, largest)
+    return unit_rows(rows, max(geometry.array_bytes(dtype).values()))
 
 
-def unit_arrays(rows: int, per_unit: int, geometry: TokenGeometry, dtype: StorageDtype) -> dict[str, ArraySpec]:
-    """Arrays that units write, by name: `patch` and `patch_l<i>` (where the tier keeps patches), `frame_cls` (where
-    the encoder has one a frame), `cls` (where it has one), baselines (where they are kept), `status`, `reason`.
+@dataclass(frozen=True, kw_only=True)
+class TokenArray:
+    """How tokens, or baselines, are stored.
+
+    Attributes:
+        values: the array of their numbers.
+        scale: the array of what int8 numbers are multiplied by, one for each token; None where numbers are themselves.
+    """
+
+    values: ArraySpec
+    scale: ArraySpec | None = None
+
+    @property
+    def parts(self) -> tuple[ArraySpec, ...]:
+        return (self.values,) if self.scale is None else (self.values, self.scale)
+
+
+def token_arrays(rows: int, per_unit: int, geometry: TokenGeometry, dtype: StorageDtype) -> dict[str, TokenArray]:
+    """How everything that a reader asks for by name is stored: `patch` and `patch_l<i>` (where the tier keeps patches),
+    `frame_cls` (where the encoder has one a frame), `cls` (where it has one), baselines (where they are kept).
 
     Inner chunks hold 1 row where that row takes at least `WHOLE_CHUNK_BYTES`, else 16 rows: one clip of the
-    `full` tier is read alone, while short vectors are not cut into crumbs. `status` and `reason`
-    take a byte a row and are always read whole, so a unit of them is a single plain chunk.
+    `full` tier is read alone, while short vectors are not cut into crumbs. Scales are chunked as their tokens.
     """
-    arrays = []
+    arrays: dict[str, TokenArray] = {}
     shape = (geometry.time, geometry.rows, geometry.cols, geometry.dim)
     for name in geometry.patch_arrays:
-        arrays.append(_tokens(name, ("time", "row", "col", "dim"), (rows, *shape), per_unit, dtype))
+        values = _tokens(name, ("time", "row", "col", "dim"), (rows, *shape), per_unit, dtype)
+        arrays[name] = TokenArray(values=values, scale=_scale(values) if dtype == "int8" else None)
+    vectors = vector_dtype(dtype)
     if geometry.has_frame_cls:
-        arrays.append(_tokens("frame_cls", ("time", "dim"), (rows, geometry.time, geometry.dim), per_unit, dtype))
+        frames = _tokens("frame_cls", ("time", "dim"), (rows, geometry.time, geometry.dim), per_unit, vectors)
+        arrays["frame_cls"] = TokenArray(values=frames)
     if geometry.has_cls:
-        arrays.append(_tokens("cls", ("dim",), (rows, geometry.dim), per_unit, dtype))
+        arrays["cls"] = TokenArray(values=_tokens("cls", ("dim",), (rows, geometry.dim), per_unit, vectors))
     for name, axis in BASELINE_ARRAYS.items():
         if length := getattr(geometry, name):
             spec = _tokens(name, (axis,), (rows, length), per_unit, "float16")
-            arrays.append(replace(spec, may_be_zero=name == "baseline_motion"))
-    for name in ("status", "reason"):
-        arrays.append(_plain(name, ("clip",), (rows,), "uint8", per_unit))
+            arrays[name] = TokenArray(values=replace(spec, may_be_zero=name == "baseline_motion"))
+    return arrays
+
+
+def unit_arrays(rows: int, per_unit: int, geometry: TokenGeometry, dtype: StorageDtype) -> dict[str, ArraySpec]:
+    """Arrays that units write, by name: the parts of `token_arrays`, then `status` and `reason`.
+
+    These two take a byte a row and are always read whole, so a unit of them is a single plain chunk.
+    """
+    stored = token_arrays(rows, per_unit, geometry, dtype).values()
+    arrays = [spec for array in stored for spec in array.parts]
+    arrays += [_plain(name, ("clip",), (rows,), "uint8", per_unit) for name in ("status", "reason")]
     return {spec.name: spec for spec in arrays}
 
 
@@ -208,6 +234,18 @@ def _tokens(name: str, dims: tuple[str, ...], shape: tuple[int, ...], per_unit: 
         chunk_rows=1 if row_bytes >= WHOLE_CHUNK_BYTES else min(SMALL_CHUNK_ROWS, per_unit),
         object_rows=per_unit,
         sharded=True,
+        fill=0 if dtype == "int8" else float("nan"),
+    )
+
+
+def _scale(tokens: ArraySpec) -> ArraySpec:
+    """The array of scales of int8 `tokens`. It alone can say that a token is absent: there is no int8 NaN."""
+    return replace(
+        tokens,
+        name=scale_array(tokens.name),
+        dims=tokens.dims[:-1],
+        shape=tokens.shape[:-1],
+        dtype="float32",
         fill=float("nan"),
     )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from coldframe.store.files import Place, Written, file_bytes, map_places, write_json
+from coldframe.store.int8_tokens import Reconstruction
 from coldframe.store.recipe import canonical_json
 
 MARKER_FOLDER = "units"
@@ -34,6 +35,7 @@ class Marker:
         failures: one entry a failed row, in row order: `row`, `video`, `path`, `reason`, `error`.
         seconds: time spent, by stage.
         provenance: runtime, versions, host and whatever else may differ without changing the meaning.
+        reconstruction: how near int8 tokens of ok rows are to those that the encoder gave, by the name of their array.
     """
 
     unit: int
@@ -46,8 +48,10 @@ class Marker:
     failures: list[dict[str, Any]] = field(default_factory=list)
     seconds: Mapping[str, float] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    reconstruction: Mapping[str, Reconstruction] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
+        measured = {name: found.to_dict() for name, found in self.reconstruction.items()}
         return {
             "unit": self.unit,
             "rows": [self.start, self.stop],
@@ -58,6 +62,7 @@ class Marker:
             "failures": self.failures,
             "seconds": dict(self.seconds),
             "provenance": dict(self.provenance),
+            **({"reconstruction": measured} if measured else {}),
         }
 
     @classmethod
@@ -74,6 +79,7 @@ class Marker:
             failures=[dict(failure) for failure in fields["failures"]],
             seconds=dict(fields["seconds"]),
             provenance=dict(fields["provenance"]),
+            reconstruction={name: Reconstruction(**found) for name, found in fields.get("reconstruction", {}).items()},
         )
 
 

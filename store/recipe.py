@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, Self, get_args
 
 from coldframe.errors import RecipeMismatch, UsageError
-from coldframe.store.schema import TOKEN_TIERS, WITHOUT_PATCHES, StorageDtype, Tokens
+from coldframe.store.schema import INT8_TIERS, STORAGE_DTYPES, TOKEN_TIERS, WITHOUT_PATCHES, StorageDtype, Tokens
 
 Sampling = Literal["grid", "stride"]
 ImageSize = int | tuple[int, int]
@@ -50,7 +50,7 @@ class Recipe:
         layer: which block's output is stored, through the final norm; `last` is the encoder's output.
         layers: further blocks, counted from 0, whose patch tokens are stored, each through the final norm.
         tokens: token tier.
-        dtype: storage type of the tokens.
+        dtype: storage type of the tokens; `int8` of patch tokens alone, whose vectors are then in float16.
         control: order of a clip's frames; `none` is theirs, all others make a negative control.
         baselines: colour and motion of the same frames, kept beside the tokens; says nothing about the tokens.
         clip_cls: what `cls` of a clip is: a `token` of the encoder, or, for encoders that have one vector a frame, the
@@ -89,8 +89,13 @@ class Recipe:
             raise UsageError(f"sampling is {self.sampling!r}; allowed are 'grid' and 'stride'.")
         if self.tokens not in TOKEN_TIERS:
             raise UsageError(f"tokens is {self.tokens!r}; allowed are {', '.join(TOKEN_TIERS)}.")
-        if self.dtype not in ("float16", "float32"):
-            raise UsageError(f"dtype is {self.dtype!r}; allowed are 'float16' and 'float32'.")
+        if self.dtype not in STORAGE_DTYPES:
+            raise UsageError(f"dtype is {self.dtype!r}; allowed are {', '.join(STORAGE_DTYPES)}.")
+        if self.dtype == "int8" and self.tokens not in INT8_TIERS:
+            raise UsageError(
+                f"dtype is 'int8', which is for grids of patch tokens, and the token tier {self.tokens!r} keeps none. "
+                f"Use float16, or one of the tiers {', '.join(INT8_TIERS)}."
+            )
         if min(height_width(self.image_size)) < 1:
             raise UsageError(f"image_size is {self.image_size!r}; allowed are whole numbers of pixels from 1.")
         if self.layers and self.tokens in WITHOUT_PATCHES:

@@ -1,6 +1,7 @@
 """Rows: checking the row numbers that a caller names, and gathering their tokens from whole chunks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,8 @@ from numpy.typing import NDArray
 
 from coldframe.errors import UsageError
 from coldframe.store.files import Place, map_places
-from coldframe.store.layout import ArraySpec
+from coldframe.store.int8_tokens import dequantise
+from coldframe.store.layout import ArraySpec, TokenArray
 from coldframe.store.shards import read_chunks
 
 RowNumbers = Sequence[int] | NDArray[np.integer[Any]]
@@ -41,30 +43,56 @@ def gather(root: Place, spec: ArraySpec, rows: NDArray[np.int64], into: NDArray[
     Rows are visited object by object and every inner chunk is read and checked once, whatever the order of
     `rows`.
     """
+
+    def copy(unit: int, local: NDArray[np.int64], places: NDArray[np.int64]) -> None:
+        numbers, bounds = _chunks(spec, local)
+        for chunk, span in zip(read_chunks(root / spec.object_key(unit), spec, numbers), bounds, strict=True):
+            if spec.chunk_rows == 1:
+                for place in places[span].tolist():
+                    into[place] = chunk[0]  # a plain copy; indexing by an array would make one more
+            else:
+                into[places[span]] = chunk[local[span] % spec.chunk_rows]
+
+    _visit(root, spec, rows, copy)
+
+
+def gather_tokens(root: Place, array: TokenArray, rows: NDArray[np.int64], into: NDArray[np.floating[Any]]) -> None:
+    """`gather`, with int8 tokens multiplied by their scales."""
+    values, scale = array.values, array.scale
+    if scale is None:
+        gather(root, values, rows, into)
+        return
+
+    def multiply(unit: int, local: NDArray[np.int64], places: NDArray[np.int64]) -> None:
+        numbers, bounds = _chunks(values, local)
+        pairs = zip(
+            *(read_chunks(root / spec.object_key(unit), spec, numbers) for spec in (values, scale)), strict=True
+        )
+        for (chunk, scales), span in zip(pairs, bounds, strict=True):
+            for place, at in zip(places[span].tolist(), (local[span] % values.chunk_rows).tolist(), strict=True):
+                dequantise(chunk[at], scales[at], into[place])
+
+    _visit(root, values, rows, multiply)
+
+
+Take = Callable[[int, NDArray[np.int64], NDArray[np.int64]], None]
+
+
+def _visit(root: Place, spec: ArraySpec, rows: NDArray[np.int64], take: Take) -> None:
+    """Call `take(unit, rows inside the unit, ascending, their places in rows)` for every unit that `rows` are in."""
     order = np.argsort(rows, kind="stable")
     visited = rows[order]
     units, starts = np.unique(visited // spec.object_rows, return_index=True)
     bounds = [*starts.tolist(), len(visited)]
 
-    def gather_unit(position: int) -> None:
-        unit = int(units[position])
-        places = order[bounds[position] : bounds[position + 1]]
-        local = visited[bounds[position] : bounds[position + 1]] - unit * spec.object_rows
-        _gather_object(root / spec.object_key(unit), spec, local, into, places)
+    def visit(position: int) -> None:
+        unit, span = int(units[position]), slice(bounds[position], bounds[position + 1])
+        take(unit, visited[span] - unit * spec.object_rows, order[span])
 
-    map_places(gather_unit, range(len(units)), root)
+    map_places(visit, range(len(units)), root)
 
 
-def _gather_object(
-    path: Place, spec: ArraySpec, local: NDArray[np.int64], into: NDArray[Any], places: NDArray[np.int64]
-) -> None:
-    """Copy the object's rows `local` (ascending) to the entries `places` of `into`."""
+def _chunks(spec: ArraySpec, local: NDArray[np.int64]) -> tuple[NDArray[np.int64], list[slice]]:
+    """Inner chunks that hold the rows `local`, ascending, and which of these lie in each."""
     numbers, starts = np.unique(local // spec.chunk_rows, return_index=True)
-    bounds = [*starts.tolist(), len(local)]
-    for position, chunk in enumerate(read_chunks(path, spec, numbers)):
-        span = slice(bounds[position], bounds[position + 1])
-        if spec.chunk_rows == 1:
-            for place in places[span].tolist():
-                into[place] = chunk[0]  # a plain copy; indexing by an array would make one more
-        else:
-            into[places[span]] = chunk[local[span] % spec.chunk_rows]
+    return numbers, [slice(*pair) for pair in pairwise([*starts.tolist(), len(local)])]

@@ -11,7 +11,10 @@ FORMAT_VERSION = 1
 
 Tokens = Literal["cls", "cls+mean", "cls+grid7", "full", "mean", "grid7", "frame_cls"]
 TOKEN_TIERS: tuple[Tokens, ...] = get_args(Tokens)
-StorageDtype = Literal["float16", "float32"]
+StorageDtype = Literal["float16", "float32", "int8"]
+STORAGE_DTYPES: tuple[StorageDtype, ...] = get_args(StorageDtype)
+# what int8 is for: a grid of patch tokens; the few vectors that other tiers keep are not worth their loss
+INT8_TIERS: tuple[Tokens, ...] = ("full", "cls+grid7", "grid7")
 
 # what an encoder without [CLS] can give where a tier asks for one
 WITHOUT_CLS: dict[Tokens, Tokens] = {"cls": "mean", "cls+mean": "mean", "cls+grid7": "grid7", "frame_cls": "mean"}
@@ -27,6 +30,16 @@ BASELINE_ARRAYS: Mapping[str, str] = {"baseline_colour": "colour_bin", "baseline
 def layer_array(layer: int) -> str:
     """Name of the array with the patch tokens of block `layer`, counted from 0."""
     return f"patch_l{layer}"
+
+
+def scale_array(name: str) -> str:
+    """Name of the array with the scales of the int8 tokens in `name`."""
+    return f"{name}_scale"
+
+
+def vector_dtype(dtype: StorageDtype) -> Literal["float16", "float32"]:
+    """How vectors of clips and frames are stored where patch tokens are stored as `dtype`."""
+    return "float32" if dtype == "float32" else "float16"
 
 
 class Status(IntEnum):
@@ -170,7 +183,18 @@ class TokenGeometry:
 
     def row_bytes(self, dtype: StorageDtype) -> int:
         """Bytes that one row's tokens and baselines take, before any overhead."""
-        width = 2 if dtype == "float16" else 4
-        patches = self.time * self.rows * self.cols * len(self.patch_arrays)
-        tokens = self.has_cls + self.has_frame_cls * self.time + patches
-        return width * self.dim * tokens + 2 * (self.baseline_colour + self.baseline_motion)
+        return sum(self.array_bytes(dtype).values())
+
+    def array_bytes(self, dtype: StorageDtype) -> dict[str, int]:
+        """Bytes of one row in each array of tokens, of their scales, and of baselines, by name."""
+        tokens = self.time * self.rows * self.cols
+        patch_width, width = ({"float32": 4, "float16": 2, "int8": 1}[kind] for kind in (dtype, vector_dtype(dtype)))
+        sizes = dict.fromkeys(self.patch_arrays, tokens * self.dim * patch_width)
+        if dtype == "int8":
+            sizes |= {scale_array(name): 4 * tokens for name in self.patch_arrays}
+        sizes |= {
+            "frame_cls": self.has_frame_cls * self.time * self.dim * width,
+            "cls": self.has_cls * self.dim * width,
+        }
+        sizes |= {name: 2 * getattr(self, name) for name in BASELINE_ARRAYS}
+        return {name: size for name, size in sizes.items() if size}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from coldframe.errors import StoreError, UsageError
 from coldframe.store.files import Place, disk_errors, map_places, place_of
-from coldframe.store.layout import ArraySpec, unit_arrays
+from coldframe.store.layout import ArraySpec, TokenArray, token_arrays, unit_arrays
 from coldframe.store.lease import LEASE_FILE, held_lease
 from coldframe.store.markers import (
     MARKER_FOLDER,
@@ -27,7 +27,7 @@ from coldframe.store.markers import (
 from coldframe.store.object_path import ObjectPath
 from coldframe.store.recipe import Recipe
 from coldframe.store.root import PLAN_RECORD_KEY, Root, growth_folder, plan_problems, read_plan_record, read_root
-from coldframe.store.rows import RowNumbers, as_rows, gather
+from coldframe.store.rows import RowNumbers, as_rows, gather, gather_tokens
 from coldframe.store.schema import Reason, Status, TokenGeometry, layer_array
 from coldframe.store.text import path_to_text
 
@@ -114,6 +114,11 @@ class Store:
     def unit_arrays(self) -> Mapping[str, ArraySpec]:
         """Arrays that units write, by name."""
         return unit_arrays(self.rows, self.unit_rows, self.geometry, self.recipe.dtype)
+
+    @cached_property
+    def token_arrays(self) -> Mapping[str, TokenArray]:
+        """How tokens and baselines are stored, by the name that they are read under."""
+        return token_arrays(self.rows, self.unit_rows, self.geometry, self.recipe.dtype)
 
     @cached_property
     def _planned_rows(self) -> Mapping[str, int]:
@@ -301,7 +306,8 @@ class Store:
         Args:
             layer: block, counted from 0, whose output is read, through the final norm; None for the encoder's
                 output.
-            dtype: of the result. float16 of a store in float16 is what lies on disk, in half the memory.
+            dtype: of the result. float16 of a store in float16 is what lies on disk, in half the memory. Tokens of a
+                store in int8 are multiplied by their scales.
 
         Raises:
             UsageError: also if the store's token tier keeps no patches, or not those of `layer`.
@@ -315,6 +321,29 @@ class Store:
             UsageError: also if the store was extracted without baselines.
         """
         return self._tokens(f"baseline_{name}", rows, allow_failed)
+
+    def stored(self, array: str, rows: RowNumbers | None = None, *, allow_failed: bool = False) -> NDArray[Any]:
+        """Values (n, ...) of `rows` as they lie on disk, in the stored type; as `cls` otherwise.
+
+        Args:
+            array: one of tokens or baselines, or `patch_scale` or `patch_l<i>_scale` where tokens are in int8: the
+                tokens are `stored("patch")` times `stored("patch_scale")[..., None]`.
+
+        Raises:
+            UsageError: also if the store has no such array.
+        """
+        parts = {spec.name: spec for kept in self.token_arrays.values() for spec in kept.parts}
+        if array not in parts:
+            raise UsageError(f"This store has no array {array!r} of tokens; it has {', '.join(parts)}.")
+        spec = parts[array]
+        wanted, ok = self._wanted(rows, allow_failed)
+        if ok.all():
+            values = np.empty((len(wanted), *spec.row_shape), spec.numpy_dtype)
+            gather(self.place, spec, wanted, values)
+        else:
+            values = np.full((len(wanted), *spec.row_shape), spec.fill, spec.numpy_dtype)
+            values[ok] = self.stored(array, wanted[ok])
+        return values
 
     def iter_tokens(
         self, array: str, rows: RowNumbers | None = None, *, batch_rows: int
@@ -336,24 +365,29 @@ class Store:
     def _tokens(
         self, name: str, rows: RowNumbers | None, allow_failed: bool, dtype: type[np.floating[Any]] = np.float32
     ) -> NDArray[Any]:
-        spec = self._token_array(name)
-        wanted = self.ok_rows() if rows is None else as_rows(rows, self.rows)
-        ok = self._row_values["status"][wanted] == Status.OK
+        array = self._token_array(name)
+        wanted, ok = self._wanted(rows, allow_failed)
         if ok.all():
-            values = np.empty((len(wanted), *spec.row_shape), dtype)
-            gather(self.place, spec, wanted, values)
-        elif allow_failed:
-            values = np.full((len(wanted), *spec.row_shape), np.nan, dtype)
-            values[ok] = self._tokens(name, wanted[ok], False, dtype)
+            values = np.empty((len(wanted), *array.values.row_shape), dtype)
+            gather_tokens(self.place, array, wanted, values)
         else:
-            raise StoreError(self._not_ok(wanted[~ok]))
+            values = np.full((len(wanted), *array.values.row_shape), np.nan, dtype)
+            values[ok] = self._tokens(name, wanted[ok], False, dtype)
         return values
 
-    def _token_array(self, name: str) -> ArraySpec:
-        """The array of tokens called `name`, or what the store keeps instead."""
-        spec = self.unit_arrays.get(name)
-        if spec is not None and spec.sharded:
-            return spec
+    def _wanted(self, rows: RowNumbers | None, allow_failed: bool) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Row numbers, and which of them are ok, after refusing others unless they are allowed."""
+        wanted = self.ok_rows() if rows is None else as_rows(rows, self.rows)
+        ok = self._row_values["status"][wanted] == Status.OK
+        if not (allow_failed or ok.all()):
+            raise StoreError(self._not_ok(wanted[~ok]))
+        return wanted, ok
+
+    def _token_array(self, name: str) -> TokenArray:
+        """How the tokens called `name` are stored, or what the store keeps instead."""
+        array = self.token_arrays.get(name)
+        if array is not None:
+            return array
         tier, layers = self.recipe.tokens, list(self.geometry.layers)
         if name.startswith("baseline_"):
             raise UsageError(f"This store keeps no {name}. Extract with --baselines into a new store.")

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from coldframe.errors import StoreError
 from coldframe.store.files import disk_errors, sizes_below, write_bytes, write_json
+from coldframe.store.int8_tokens import Reconstruction
 from coldframe.store.markers import LEDGER_FILE, MARKER_FOLDER, SUMMARY_FILE
 from coldframe.store.recipe import canonical_json
 from coldframe.store.schema import FORMAT_VERSION, Flag, Reason, Status
@@ -36,6 +37,7 @@ def summarise(store: Store) -> dict[str, Any]:
         "flags": _count_flags(store),
         "tokens": store.recipe.tokens,
         "dtype": store.recipe.dtype,
+        **_reconstruction(store),
         "arrays": arrays,
         "bytes": sum(array["bytes"] for array in arrays.values()),
         "grown_from_rows": [plan.rows for plan in store.root.earlier],
@@ -128,6 +130,18 @@ def _count_flags(store: Store) -> dict[str, int]:
     flags = store.column("flags")[store.ok_rows()]
     counts = {str(item.name).lower(): int(np.count_nonzero(flags & item.value)) for item in Flag}
     return {name: count for name, count in counts.items() if count}
+
+
+def _reconstruction(store: Store) -> dict[str, Any]:
+    """How near int8 tokens of ok rows are to those that the encoder gave, by array, where the store has such."""
+    if store.recipe.dtype != "int8":
+        return {}
+    markers = [store.committed_marker(unit) for unit in store.committed_units()]
+    joined = {
+        name: Reconstruction.join(marker.reconstruction.get(name) for marker in markers)
+        for name in store.geometry.patch_arrays
+    }
+    return {"reconstruction": {name: found.to_dict() for name, found in joined.items() if found is not None}}
 
 
 def _arrays(store: Store) -> dict[str, dict[str, Any]]:

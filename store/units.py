@@ -1,7 +1,7 @@
 """Units: writing one whole, committing it last, and telling what is still to do."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 
 from coldframe.errors import StoreError, UsageError
 from coldframe.store.files import Written, disk_errors, write_pieces
+from coldframe.store.int8_tokens import Int8Tokens, Reconstruction
 from coldframe.store.layout import ArraySpec
 from coldframe.store.markers import STAGED, Marker, marker_path, staged_marker_path, write_sealed_json
 from coldframe.store.recipe import canonical_json
 from coldframe.store.replace import finish_replacement, take_back_commit
-from coldframe.store.schema import Reason, Status, layer_array
+from coldframe.store.schema import Reason, Status, layer_array, scale_array
 from coldframe.store.shards import Fill, encode_object
 from coldframe.store.store import Store
+
+PatchTokens = NDArray[np.floating[Any]] | Int8Tokens
 
 # by bytes of a number: its pattern as a signed and as an unsigned integer, and the pattern of infinity
 _PATTERNS: Mapping[int, tuple[type[np.signedinteger[Any]], type[np.unsignedinteger[Any]], int]] = {
@@ -35,7 +38,8 @@ class UnitResult:
         reason: (n,) uint8 `Reason`; not `NONE` where failed, `NONE` where ok.
         cls: (n, dim) float32, or float16 if that is what is stored; anything where failed. None exactly where
             the store keeps none.
-        patch: (n, time, row, col, dim), types as `cls`; None exactly where the tier keeps no patches.
+        patch: (n, time, row, col, dim), types as `cls`; None exactly where the tier keeps no patches. For a store in
+            int8 float32, which is quantised when it is written, or what was quantised before.
         layers: the same of each further block that the recipe names, by its number.
         baselines: (n, length) of each baseline that the store keeps, by the name of its array.
         frame_cls: (n, time, dim), types as `cls`; None exactly where the store keeps no vector a frame.
@@ -49,8 +53,8 @@ class UnitResult:
     status: NDArray[np.uint8]
     reason: NDArray[np.uint8]
     cls: NDArray[np.floating[Any]] | None = None
-    patch: NDArray[np.floating[Any]] | None = None
-    layers: Mapping[int, NDArray[np.floating[Any]]] = field(default_factory=dict)
+    patch: PatchTokens | None = None
+    layers: Mapping[int, PatchTokens] = field(default_factory=dict)
     baselines: Mapping[str, NDArray[np.floating[Any]]] = field(default_factory=dict)
     frame_cls: NDArray[np.floating[Any]] | None = None
     failures: list[dict[str, Any]] = field(default_factory=list)
@@ -58,20 +62,39 @@ class UnitResult:
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def tokens(self) -> dict[str, NDArray[np.floating[Any]]]:
-        """Arrays of tokens, then of baselines, by the name that they are stored under."""
+    def patches(self) -> dict[str, PatchTokens]:
+        """Patch tokens, by the name that they are stored under."""
         layers = {layer_array(layer): values for layer, values in self.layers.items()}
-        named = {"patch": self.patch, **layers, "frame_cls": self.frame_cls, "cls": self.cls, **self.baselines}
-        return {name: values for name, values in named.items() if values is not None}
+        return layers if self.patch is None else {"patch": self.patch, **layers}
+
+    @property
+    def tokens(self) -> dict[str, NDArray[Any]]:
+        """Arrays of tokens and their scales, then of baselines, by the name that they are stored under."""
+        named = {"frame_cls": self.frame_cls, "cls": self.cls, **self.baselines}
+        return {
+            **stored_arrays(self.patches),
+            **{name: values for name, values in named.items() if values is not None},
+        }
+
+
+def stored_arrays(patches: Mapping[str, PatchTokens]) -> dict[str, NDArray[Any]]:
+    """The arrays that `patches`, by name, are stored in, by theirs."""
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, values in patches.items():
+        if isinstance(values, Int8Tokens):
+            arrays |= {name: values.values, scale_array(name): values.scale}
+        else:
+            arrays[name] = values
+    return arrays
 
 
 def write_unit(store: Store, unit: int, result: UnitResult) -> Marker:
     """Write all objects of `unit`, read each back, then commit it by its marker, which is returned.
 
     Until the marker is there the unit is not committed, whatever lies on disk. A unit that is committed already
-    stays so until its replacement is whole (`coldframe.store.replace`). Failed rows are stored as NaN. An ok row
-    whose tokens are not finite, or all zero, after the cast to the storage type becomes a failed row with reason
-    `NON_FINITE`.
+    stays so until its replacement is whole (`coldframe.store.replace`). Failed rows are stored as NaN, in int8 as
+    zeros with scales of NaN. An ok row whose tokens are not finite, or all zero, after the cast to the storage type
+    becomes a failed row with reason `NON_FINITE`.
 
     Raises:
         UsageError: the store was opened for reading only.
@@ -80,6 +103,7 @@ def write_unit(store: Store, unit: int, result: UnitResult) -> Marker:
     """
     if not store.writable:
         raise UsageError("This store was opened for reading. Open it with open_store(path, writable=True).")
+    result = _quantised(store, result)
     _check_result(store, unit, result)
     tokens = _CheckedTokens(result)
     with disk_errors(f"write unit {unit} to", store.place):
@@ -140,12 +164,14 @@ class _CheckedTokens:
         """How to fill each array, in the order in which they must be written.
 
         A row that fails in one array is NaN in all of them. So every array but the first is checked ahead;
-        the first is checked while it is written, so that `patch`, often the only large one, is cast once.
+        the first is checked while it is written, so that `patch`, often the only large one, is cast once. What is wrong
+        with int8 tokens is in their scales.
         """
         tokens = self.result.tokens
         specs = store.unit_arrays
         for name, values in list(tokens.items())[1:]:
-            self._check_ahead(specs[name], values)
+            if specs[name].numpy_dtype != np.int8:
+                self._check_ahead(specs[name], values)
         fills: dict[str, Fill] = {
             name: partial(self._fill_tokens, specs[name], values) for name, values in tokens.items()
         }
@@ -153,16 +179,16 @@ class _CheckedTokens:
         fills["reason"] = lambda start, stop, out: np.copyto(out, self.reason[start:stop])
         return fills
 
-    def _check_ahead(self, spec: ArraySpec, values: NDArray[np.floating[Any]]) -> None:
+    def _check_ahead(self, spec: ArraySpec, values: NDArray[Any]) -> None:
         buffer = np.empty((1, *values.shape[1:]), spec.numpy_dtype)
         for row in range(len(values)):
             self._refuse(spec, row, _cast(values[row : row + 1], buffer))
 
-    def _fill_tokens(
-        self, spec: ArraySpec, values: NDArray[np.floating[Any]], start: int, stop: int, out: NDArray[Any]
-    ) -> None:
-        self._refuse(spec, start, _cast(values[start:stop], out))
-        out[self.status[start:stop] == Status.FAILED] = np.nan
+    def _fill_tokens(self, spec: ArraySpec, values: NDArray[Any], start: int, stop: int, out: NDArray[Any]) -> None:
+        _cast(values[start:stop], out)
+        if spec.numpy_dtype != np.int8:
+            self._refuse(spec, start, out)
+        out[self.status[start:stop] == Status.FAILED] = spec.fill
 
     def _refuse(self, spec: ArraySpec, start: int, stored: NDArray[Any]) -> None:
         """Turn ok rows among `stored`, whose first is `start`, into failed ones where they are unusable."""
@@ -173,7 +199,21 @@ class _CheckedTokens:
             self.turned.append(local)
 
 
-def _cast(values: NDArray[np.floating[Any]], out: NDArray[Any]) -> NDArray[Any]:
+def _quantised(store: Store, result: UnitResult) -> UnitResult:
+    """`result` with the patch tokens that a store in int8 takes, where they are not that already."""
+    if store.recipe.dtype != "int8":
+        return result
+
+    def quantise(values: PatchTokens) -> PatchTokens:
+        if isinstance(values, Int8Tokens) or values.dtype != np.float32:
+            return values
+        return Int8Tokens.of(values.astype(np.float32, copy=False))
+
+    layers = {layer: quantise(values) for layer, values in result.layers.items()}
+    return replace(result, patch=None if result.patch is None else quantise(result.patch), layers=layers)
+
+
+def _cast(values: NDArray[Any], out: NDArray[Any]) -> NDArray[Any]:
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name right after
         out[...] = values
     return out
@@ -259,7 +299,15 @@ def _marker(
         failures=_failures(store, result, tokens),
         seconds=result.seconds,
         provenance=result.provenance,
+        reconstruction=_reconstruction(result, tokens.status == Status.OK),
     )
+
+
+def _reconstruction(result: UnitResult, ok: NDArray[np.bool_]) -> dict[str, Reconstruction]:
+    measured = {
+        name: values.reconstruction(ok) for name, values in result.patches.items() if isinstance(values, Int8Tokens)
+    }
+    return {name: found for name, found in measured.items() if found is not None}
 
 
 def _failures(store: Store, result: UnitResult, tokens: _CheckedTokens) -> list[dict[str, Any]]:

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from coldframe.errors import StoreError
 from coldframe.store.files import Place, Written, file_bytes, place_of, sha256_file
-from coldframe.store.layout import ArraySpec
+from coldframe.store.int8_tokens import blank_int8_rows, usable_int8_rows
+from coldframe.store.layout import ArraySpec, TokenArray
 from coldframe.store.markers import MARKER_FOLDER, Marker, NotAMarker, marker_path, read_marker
 from coldframe.store.root import PLAN_RECORD_KEY, read_plan_record, read_root
 from coldframe.store.schema import Reason, Status
@@ -186,11 +187,11 @@ def _row_problems(store: Store, marker: Marker) -> Iterator[str]:
     listed = [failure.get("row") for failure in marker.failures]
     if listed != (np.flatnonzero(failed) + marker.start).tolist():
         yield "the marker's list of failures is not that of the failed rows"
-    for name, spec in store.unit_arrays.items():
-        if spec.sharded:  # tokens
-            usable, blank = _token_rows(store, spec, marker)
-            yield from _at(marker, ok & ~usable, f"is ok, but its {name} is not finite or all zero")
-            yield from _at(marker, failed & ~blank, f"is failed, but its {name} is not NaN")
+    for name, array in store.token_arrays.items():
+        usable, blank = _token_rows(store, array, marker)
+        wrong = "not finite or all zero" if array.scale is None else "not what int8 with a scale can be, or all zero"
+        yield from _at(marker, ok & ~usable, f"is ok, but its {name} is {wrong}")
+        yield from _at(marker, failed & ~blank, f"is failed, but its {name} is not NaN")
 
 
 def _whole(store: Store, spec: ArraySpec, marker: Marker) -> NDArray[Any]:
@@ -198,17 +199,23 @@ def _whole(store: Store, spec: ArraySpec, marker: Marker) -> NDArray[Any]:
     return chunk[: marker.stop - marker.start]
 
 
-def _token_rows(store: Store, spec: ArraySpec, marker: Marker) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _token_rows(store: Store, array: TokenArray, marker: Marker) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Which rows are usable, and which are NaN throughout; each (n,)."""
-    rows = marker.stop - marker.start
+    rows, spec = marker.stop - marker.start, array.values
     numbers = np.arange(-(-rows // spec.chunk_rows), dtype=np.int64)
+    parts = [read_chunks(store.place / part.object_key(marker.unit), part, numbers) for part in array.parts]
     usable, blank = [], []
-    for chunk in read_chunks(store.place / spec.object_key(marker.unit), spec, numbers):
-        for row, fine in zip(chunk, usable_rows(chunk, zeros=spec.may_be_zero).tolist(), strict=True):
-            usable.append(fine)
-            # only rows that are not usable can be NaN, and looking for NaN is the slow part
-            blank.append(not fine and bool(np.isnan(row).all()))
-    return np.array(usable[:rows], np.bool_), np.array(blank[:rows], np.bool_)
+    for values, *scales in zip(*parts, strict=True):
+        fine = usable_int8_rows(values, *scales) if scales else usable_rows(values, zeros=spec.may_be_zero)
+        usable.append(fine)
+        blank.append(blank_int8_rows(values, *scales) if scales else _nan_rows(values, fine))
+    return np.concatenate(usable)[:rows], np.concatenate(blank)[:rows]
+
+
+def _nan_rows(values: NDArray[Any], usable: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    # only rows that are not usable can be NaN, and looking for NaN is the slow part
+    pairs = zip(values, usable.tolist(), strict=True)
+    return np.array([not fine and bool(np.isnan(row).all()) for row, fine in pairs], np.bool_)
 
 
 def _at(marker: Marker, where: NDArray[np.bool_], what: str) -> Iterator[str]:

@@ -156,3 +156,51 @@ def test_a_store_without_the_tokens_is_refused(store: Store, tmp_path: Path) -> 
         loader(store, view=TokenView(layers=(3, 4, 5)))
     with pytest.raises(UsageError, match="token tier is 'cls'"):
         loader(write(tmp_path / "cls.zarr", "cls"))
+
+
+@pytest.fixture(scope="module")
+def int8(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    path = tmp_path_factory.mktemp("loader_int8") / "S.zarr"
+    plan = small_plan(tokens="full", dtype="int8")
+    made = create_store(path, plan, geometry=small_geometry("full"), encoder=ENCODER)
+    for unit in range(made.unit_count):
+        write_unit(made, unit, small_result(made, unit))
+    return open_store(path)
+
+
+INT8_ROW_BYTES = 64 * (8 + 4) + 2 * 8
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+def test_int8_tokens_come_as_the_floats_that_the_store_gives(int8: Store, seed: int | None) -> None:
+    made = loader(int8, seed=seed, memory_bytes=60_000)
+    seen: list[int] = []
+    for batch in made.epoch():
+        assert batch.maps[0].dtype == np.float32
+        np.testing.assert_array_equal(batch.maps[0][:, 1:], int8.patch(batch.rows).reshape(len(batch.rows), 64, 8))
+        np.testing.assert_array_equal(batch.maps[0][:, 0], int8.cls(batch.rows))
+        seen += batch.rows.tolist()
+    assert sorted(seen) == int8.ok_rows().tolist()
+    assert made.rate.stored_bytes == 50 * INT8_ROW_BYTES
+
+
+def test_int8_rows_wait_as_they_are_stored(int8: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = loader(int8, memory_bytes=60_000)
+    # float32 batches of 4 rows in the queue and in hand, and one read of 4 rows
+    assert made.pool_rows == (60_000 - 4 * 4 * 4 * 8 * 65 - 4 * INT8_ROW_BYTES) // INT8_ROW_BYTES
+    monkeypatch.setattr(Store, "patch", None)  # nothing is made float before it is drawn
+    assert sorted(order(made)) == int8.ok_rows().tolist()
+
+
+def test_a_damaged_scale_stops_the_epoch(int8: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Store.stored
+
+    def damaged(self: Store, array: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        values = read(self, array, rows)
+        if array == "patch_scale":
+            values[rows == 7, 0, 1, 1] = np.nan
+        return values
+
+    monkeypatch.setattr(Store, "stored", damaged)
+    with pytest.raises(StoreError, match=r"row 7 is marked ok but its tokens hold inf or nan"):
+        order(loader(int8, memory_bytes=60_000))

@@ -28,6 +28,7 @@ from coldframe.serve.decode_process import DecodeProcess
 from coldframe.serve.extract import Extraction, extract, make_recipe
 from coldframe.serve.guard import FailureLimits
 from coldframe.serve.inputs import collect_inputs
+from coldframe.serve.runtime import Backend
 from coldframe.serve.unit import RunnerSettings, UnitRunner
 from coldframe.store import (
     Status,
@@ -172,14 +173,26 @@ def test_unit_that_cannot_be_written_ends_the_run(
     assert not (tmp_path / "s.zarr/units/summary.json").exists()
 
 
-@pytest.mark.parametrize("batch_clips", [1, 7, 8])
-def test_batch_mates_do_not_change_a_row(tmp_path: Path, bundle: Bundle, barcodes: Barcodes, batch_clips: int) -> None:
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_stores_from_any_batch_are_equal_byte_for_byte(
+    tmp_path: Path, bundle: Bundle, barcodes: Barcodes, backend: Backend
+) -> None:
     folder = corpus(tmp_path / "c", barcodes)
-    run(folder, bundle, tmp_path / "four")
-    run(folder, bundle, tmp_path / "other", batch_clips=batch_clips)
-    four, other = open_store(tmp_path / "four"), open_store(tmp_path / "other")
-    np.testing.assert_allclose(four.cls(), other.cls(), atol=1e-5, rtol=0)
-    np.testing.assert_allclose(four.patch(), other.patch(), atol=1e-5, rtol=0)
+    for batch_clips in (1, 7, 8):
+        run(folder, bundle, tmp_path / str(batch_clips), batch_clips=batch_clips, backend=backend)
+    assert contents(tmp_path / "1") == contents(tmp_path / "7") == contents(tmp_path / "8")
+
+
+def test_batch_mates_change_a_row_of_pytorch_by_rounding_at_most(
+    tmp_path: Path, bundle: Bundle, barcodes: Barcodes
+) -> None:
+    """PyTorch encodes a batch at once; equal bytes have been seen, but its matrix products do not promise them."""
+    folder = corpus(tmp_path / "c", barcodes)
+    for batch_clips in (1, 8):
+        run(folder, bundle, tmp_path / str(batch_clips), batch_clips=batch_clips, backend="torch")
+    one, eight = open_store(tmp_path / "1"), open_store(tmp_path / "8")
+    np.testing.assert_allclose(one.cls(), eight.cls(), atol=1e-5, rtol=0)
+    np.testing.assert_allclose(one.patch(), eight.patch(), atol=1e-5, rtol=0)
 
 
 def test_both_backends_agree(tmp_path: Path, bundle: Bundle, barcodes: Barcodes) -> None:

@@ -16,12 +16,14 @@ from coldframe.cli import main
 from coldframe.errors import UsageError
 from coldframe.store import Status, Store, create_store, write_unit
 from coldframe.store.convert import Target, convert
-from coldframe.store.schema import Tokens
+from coldframe.store.schema import StorageDtype, Tokens
 from tests.store.plans import ENCODER, small_geometry, small_plan, small_result
 
 
-def filled_store(path: Path, tokens: Tokens = "cls", units: int | None = None) -> Store:
-    plan = small_plan(tokens=tokens, columns={"label": ["a", "b", "c", "d", "e"]})
+def filled_store(
+    path: Path, tokens: Tokens = "cls", units: int | None = None, dtype: StorageDtype = "float16"
+) -> Store:
+    plan = small_plan(tokens=tokens, dtype=dtype, columns={"label": ["a", "b", "c", "d", "e"]})
     store = create_store(path, plan, geometry=small_geometry(tokens), encoder=ENCODER)
     for unit in range(store.unit_count if units is None else units):
         write_unit(store, unit, small_result(store, unit))
@@ -75,10 +77,11 @@ def test_parquet_and_lance_have_a_row_for_each_ok_row(
     assert table.schema.metadata[b"coldframe_recipe_id"].decode() == store.recipe_id
 
 
-@pytest.mark.parametrize("patches", [False, True])
-def test_webdataset_has_a_sample_for_each_ok_row(tmp_path: Path, patches: bool) -> None:
-    store = filled_store(tmp_path / "s.zarr", "full")
-    convert(store, "webdataset", tmp_path / "out", patches=patches)
+@pytest.mark.parametrize(("patches", "dtype"), [(False, "float16"), (True, "float16"), (True, "int8"), (False, "int8")])
+def test_webdataset_has_a_sample_for_each_ok_row(tmp_path: Path, patches: bool, dtype: StorageDtype) -> None:
+    store = filled_store(tmp_path / "s.zarr", "full", dtype=dtype)
+    dequantised = patches and dtype == "int8"
+    assert convert(store, "webdataset", tmp_path / "out", patches=patches).dequantised is dequantised
     members: dict[str, bytes] = {}
     with tarfile.open(tmp_path / "out" / "clips-000000.tar") as tar:
         for member in tar:
@@ -90,9 +93,10 @@ def test_webdataset_has_a_sample_for_each_ok_row(tmp_path: Path, patches: bool) 
     for row in ok.tolist():
         np.testing.assert_array_equal(np.load(io.BytesIO(members[f"{row:09d}.cls.npy"])), store.cls([row])[0])
         assert json.loads(members[f"{row:09d}.json"])["row"] == row
+        assert json.loads(members[f"{row:09d}.json"]).get("patch_stored_as") == ("int8" if dequantised else None)
         if patches:
             patch = np.load(io.BytesIO(members[f"{row:09d}.patch.npy"]))
-            assert patch.dtype == np.float16
+            assert patch.dtype == (np.float32 if dequantised else np.float16)
             np.testing.assert_array_equal(patch, store.patch([row])[0])
 
 
@@ -143,3 +147,12 @@ def test_command(tmp_path: Path) -> None:
     again = CliRunner().invoke(main, arguments)
     assert again.exit_code == 2
     assert "out exists. Name a new folder." in again.stderr
+
+
+def test_the_command_says_that_patches_were_dequantised(tmp_path: Path) -> None:
+    store = filled_store(tmp_path / "s.zarr", "full", dtype="int8")
+    arguments = ["convert", str(store.path), "--to", "webdataset", "--patches", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(main, arguments)
+    assert "patch tokens are float32: the store's int8 times their scales" in result.stdout, result.output
+    told = CliRunner().invoke(main, [*arguments[:-1], str(tmp_path / "more"), "--json"])
+    assert json.loads(told.stdout)["dequantised"] is True

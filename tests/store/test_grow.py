@@ -48,7 +48,8 @@ def fill(store: Store) -> None:
         result = small_result(store, unit)
         empty = {name: np.full_like(values, np.nan) for name, values in result.tokens.items()}
         status, reason = np.full(len(result.rows), 2, np.uint8), np.zeros(len(result.rows), np.uint8)
-        kept, failures = keep_rows(store, unit, retry=(), status=status, reason=reason, tokens=empty)
+        found = keep_rows(store, unit, retry=(), status=status, reason=reason, tokens=empty)
+        kept, failures = found.rows, found.failures
         at = kept - result.rows.start
         for name, values in result.tokens.items():
             values[at] = empty[name][at]

@@ -41,7 +41,8 @@ def taken_over(store: Store, unit: int, retry: tuple[Reason, ...]) -> tuple[list
     fresh = small_result(store, unit)
     tokens = {name: np.full_like(values, np.nan) for name, values in fresh.tokens.items()}
     status, reason = np.full(len(fresh.rows), Status.FAILED, np.uint8), np.zeros(len(fresh.rows), np.uint8)
-    kept, failures = keep_rows(store, unit, retry=retry, status=status, reason=reason, tokens=tokens)
+    found = keep_rows(store, unit, retry=retry, status=status, reason=reason, tokens=tokens)
+    kept, failures = found.rows, found.failures
     rest = np.setdiff1d(np.array(fresh.rows), kept) - fresh.rows.start
     status[rest], reason[rest] = fresh.status[rest], fresh.reason[rest]
     for name, values in fresh.tokens.items():
