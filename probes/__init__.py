@@ -5,7 +5,7 @@
     features.py                          tokens of rows as one matrix
     ridge.py, metrics.py                 closed-form head; counts and what follows from them
     division.py, scored.py               seeds or a file into parts; one head's look at its test rows
-    probe_report.py, report.py, caveats.py   what every readout reports, as text and JSON; what to know before quoting it
+    probe_report.py, report.py, caveats.py   what every readout reports; what to know before quoting it
     linear.py, logistic_probe.py         the ridge and logistic probes
     loader.py                            token batches of a store larger than memory
     presets.py, pooler.py, heads.py      attentive heads: protocols, folded attention, stacked parameters

@@ -26,7 +26,7 @@ def class_store(path: Path, tokens: Tokens = "full", *, videos: int = 30, clips:
         here = offset[store.unit_range(unit).start : store.unit_range(unit).stop]
         patch = made.patch
         assert made.cls is not None
-        if patch is not None:
+        if isinstance(patch, np.ndarray):
             patch = patch.copy()
             patch[:, 1] += here[:, None, None]
         write_unit(store, unit, replace(made, cls=made.cls * 0.3 + here, patch=patch))

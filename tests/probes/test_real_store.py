@@ -31,7 +31,9 @@ def write(path: Path, tokens: Tokens = "cls") -> Store:
         made = small_result(store, unit)
         rows = store.unit_range(unit)
         here = offset[rows.start : rows.stop]
-        patch = None if made.patch is None else made.patch * 0.3 + here[:, None, None, None]
+        patch = made.patch
+        if isinstance(patch, np.ndarray):
+            patch = patch * 0.3 + here[:, None, None, None]
         write_unit(store, unit, replace(made, cls=made.tokens["cls"] * 0.3 + here, patch=patch))
     return open_store(path)
 

@@ -229,7 +229,7 @@ def layered_store(path: Path, *, has_cls: bool = True, tokens: Tokens = "full") 
 
 def layered_result(store: Store, unit: int) -> UnitResult:
     result = small_result(store, unit)
-    assert result.patch is not None
+    assert isinstance(result.patch, np.ndarray)
     layers = {2: result.patch * 2, 5: result.patch * -1}
     return dataclasses.replace(result, layers=layers, cls=result.cls if store.geometry.has_cls else None)
 
@@ -258,6 +258,7 @@ def test_a_row_that_is_not_finite_anywhere_is_nan_everywhere(tmp_path: Path, whe
     store = layered_store(tmp_path / "s")
     result = layered_result(store, 0)
     broken = result.layers[where] if isinstance(where, int) else result.tokens[where]
+    assert isinstance(broken, np.ndarray)
     broken[6].reshape(-1)[3] = 70000.0  # overflows float16
     assert dict(write_unit(store, 0, result).counts) == {"ok": 15, "failed": 1}
     for values in (
