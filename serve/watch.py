@@ -13,13 +13,20 @@ from coldframe.store.markers import MARKER_FOLDER, marker_path
 from coldframe.store.object_path import ObjectPath
 
 _SECONDS_BETWEEN_LOOKS = 2.0
+_WORK_FOR_A_LOOK = 50.0  # times as long as the look took: with many units on a network disk it is slow
 
 
 class StoreWatch:
     """Counts the failed videos of a store while units are added to it, against the limit on all of them."""
 
     def __init__(self, store: Store, units: Sequence[int], limits: FailureLimits) -> None:
-        """`units` are those that are about to be written; all others count as they are."""
+        """Raises ColdframeError if more videos than the limit have failed before anything is done.
+
+        Args:
+            store: the store.
+            units: those that are about to be written, here or by other parts; all others count as they are.
+            limits: how many may fail.
+        """
         self._store, self._watches = store, limits.videos is not None
         self._waiting: dict[int, int | None] = {}
         if self._watches:  # what waits in an object store is not committed, whatever marker lies there
@@ -29,6 +36,7 @@ class StoreWatch:
         self._next_look = time.monotonic()
         if self._watches:
             self._guard = FailureGuard(limits, failed=self._failed_already(set(units)))
+            self._guard.require_within(" (before this run)")
 
     def around(self, on_clips: Callable[[int], object]) -> Callable[[int], object]:
         """`on_clips` with a look at the store every few seconds."""
@@ -46,7 +54,7 @@ class StoreWatch:
         Raises:
             ColdframeError: more videos failed than the limit allows.
         """
-        self._next_look = time.monotonic() + _SECONDS_BETWEEN_LOOKS
+        began = time.monotonic()
         now = _stamps(self._store, self._waiting)
         for unit in [unit for unit, stamp in self._waiting.items() if now[unit] != stamp]:
             marker = self._store.trusted_marker(unit)
@@ -54,6 +62,8 @@ class StoreWatch:
                 del self._waiting[unit]
                 for failure in marker.failures:
                     self._guard.counted(failure["path"], failure["reason"])
+        ended = time.monotonic()
+        self._next_look = ended + max(_SECONDS_BETWEEN_LOOKS, _WORK_FOR_A_LOOK * (ended - began))
 
     def _failed_already(self, units: set[int]) -> set[str]:
         """Videos that were unusable when they were planned, or have failed rows in units that stay as they are."""

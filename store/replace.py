@@ -22,14 +22,18 @@ from coldframe.store.markers import (
 from coldframe.store.object_path import ObjectPath
 
 
-def finish_replacement(root: Path, unit: int) -> None:
-    """Put the staged objects of `unit`, and last its staged marker, in the place of the old ones.
+def finish_replacement(root: Place, unit: int) -> None:
+    """Put the staged objects of `unit`, and last its staged marker, in the place of the old ones, if there are any.
 
     Can be repeated after a crash: what has been moved already is left where it is.
     """
+    if isinstance(root, ObjectPath):  # where nothing can be moved, and nothing is replaced
+        return
     staged = staged_marker_path(root, unit)
     try:
         objects = read_sealed_json(staged)["objects"]
+    except FileNotFoundError:
+        return
     except NotAMarker:  # damaged on disk: it decides nothing
         staged.unlink()
         return
@@ -45,7 +49,7 @@ def finish_replacement(root: Path, unit: int) -> None:
 
 def finish_replacements(root: Place, units: range) -> None:
     """Finish what a killed process had decided to replace of `units`. Only for the holder of their lock."""
-    if isinstance(root, ObjectPath):  # where nothing can be moved, and nothing is replaced
+    if isinstance(root, ObjectPath):
         return
     with disk_errors("finish an interrupted write to", root):
         for unit in list(_staged_units(root)):

@@ -83,6 +83,7 @@ def write_unit(store: Store, unit: int, result: UnitResult) -> Marker:
     _check_result(store, unit, result)
     tokens = _CheckedTokens(result)
     with disk_errors(f"write unit {unit} to", store.place):
+        finish_replacement(store.place, unit)  # or what a killed writer decided would come back later, over this
         replaces = store.trusted_marker(unit) is not None
         if replaces:
             _ = store.path  # an object store moves nothing: it is refused before anything is written
