@@ -119,8 +119,8 @@ def versions() -> dict[str, str]:
     return found
 
 
-def print_report(results: Sequence[Result], targets: Sequence[Target], *, as_json: bool) -> None:
-    """Print tables for people; with `as_json`, one more line that is a JSON object."""
+def print_tables(results: Sequence[Result], targets: Sequence[Target]) -> None:
+    """Print what was measured, and which targets were met, for people."""
     click.echo(f"{'what':<36}{'rate':>12}  {'unit':<12}{'spread':>8}   ratio")
     for result in results:
         ratio = "" if result.ratio is None else f"{result.ratio:.2f}x {result.reference}"
@@ -129,8 +129,11 @@ def print_report(results: Sequence[Result], targets: Sequence[Target], *, as_jso
     for target in targets:
         verdict = "met" if target.met else "NOT MET"
         click.echo(f"target {target.name}: {target.value:.2f}, wants {target.wants:.2f}: {verdict}")
-    if as_json:
-        click.echo(json.dumps(_to_dict(results, targets), allow_nan=False))
+
+
+def print_json(results: Sequence[Result], targets: Sequence[Target]) -> None:
+    """Print the same with the machine's facts as one line, a JSON object."""
+    click.echo(json.dumps(_to_dict(results, targets), allow_nan=False))
 
 
 def _to_dict(results: Sequence[Result], targets: Sequence[Target]) -> dict[str, Any]:

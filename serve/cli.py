@@ -219,8 +219,8 @@ def extract_command(
 
     With --part, a job extracts its part and exits by what is in it; the one that finds all parts there seals the store.
     Jobs need no contact, but a file system with locks. To index the videos only once, let one job start first. With
-    --engine ray, store, encoder and videos must have the same paths on every node. Neither these nor --append can be
-    used with a store on s3://.
+    --engine ray, store, encoder and videos must have the same paths on every node. --part and --append cannot be used
+    with a store on s3://.
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 finished but some inputs failed (`coldframe info S --failures`).
 
@@ -234,7 +234,7 @@ def extract_command(
       RAY_ADDRESS=head:6379 coldframe extract videos/ --encoder nano/ --store s.zarr --engine ray --workers 8
     """
     share, how = None if part is None else Part.parse(part), Execution.from_options(options)
-    require_store_path(store_path, append=append, in_parts=share is not None, on_ray=how.engine == "ray")
+    require_store_path(store_path, append=append, in_parts=share is not None)
     bundle, recipe, inputs = _prepare(paths, encoder, options)
     if dry_run:
         plan = plan_videos(inputs.videos, recipe, progress_bar, how.limits)

@@ -7,12 +7,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from coldframe.errors import UsageError
 from coldframe.export import Bundle
 from coldframe.export.image_config import ImageEncoderConfig
 from coldframe.serve.baselines import COLOUR_BINS, motion_values, require_baselines
 from coldframe.serve.cores import share_cores
-from coldframe.serve.destination import grown, made, open_part, require_replaceable, require_store_path
+from coldframe.serve.destination import grown, made, open_part, require_store_path
 from coldframe.serve.execution import Execution
 from coldframe.serve.gpu_runtime import is_gpu_request
 from coldframe.serve.guard import FailureLimits
@@ -173,7 +175,7 @@ def extract(
         ColdframeError: more failures than allowed, or a disk that refuses.
     """
     started, how = time.perf_counter(), how or Execution()
-    require_store_path(store_path, append=append, in_parts=part is not None, on_ray=how.engine == "ray")
+    require_store_path(store_path, append=append, in_parts=part is not None)
     if append and part is not None:
         raise UsageError(
             "--append and --part exclude each other: a store grows once, not once a job. Start one job with --append; "
@@ -213,7 +215,7 @@ def complete(
         bundle, progress, how, part: as for `extract`.
 
     Raises:
-        UsageError: another run holds the store, or it is in an object store and has units that would be replaced.
+        UsageError: another run holds the store.
         StoreError: rows are unaccounted for at the end, or the store has grown since it was opened.
         ColdframeError: more failures than allowed, or a disk that refuses.
     """
@@ -221,10 +223,9 @@ def complete(
     units = range(store.unit_count) if part is None else part.units(store.unit_count)
     with store.lock(None if part is None else units):
         finish_replacements(store.place, units)
-        again = rows_to_retry(store, retry) // store.unit_rows
+        again = rows_to_retry(store, retry) // store.unit_rows if retry else np.empty(0, np.int64)
         unfinished = sorted({*pending_units(store), *again.tolist()})
         pending = [unit for unit in unfinished if unit in units]
-        require_replaceable(store, pending)
         todo = sum(len(store.unit_range(unit)) for unit in pending)
         watch = StoreWatch(store, unfinished, how.limits)
         with progress("Extracting clips", todo) as advance:

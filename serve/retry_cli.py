@@ -41,7 +41,7 @@ def retry_command(store: str, encoder: str, names: tuple[str, ...], as_json: boo
     A unit with such rows is written anew, whole: the rows that it has are taken over bit by bit, and until it is whole
     the old one stays. Other units are not touched. A row that fails again gets its new reason. Rows that are absent are
     extracted too. A video that could not be used when it was planned has no clips that could be tried: add it with
-    `coldframe extract --append`. On s3://, where nothing can be replaced, such units are refused and nothing changes.
+    `coldframe extract --append`.
 
     Exit codes: 0 every row is ok now, 1 failed, 2 usage, 3 some rows are still failed.
 

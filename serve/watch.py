@@ -28,10 +28,7 @@ class StoreWatch:
             limits: how many may fail.
         """
         self._store, self._watches = store, limits.videos is not None
-        self._waiting: dict[int, int | None] = {}
-        if self._watches:  # what waits in an object store is not committed, whatever marker lies there
-            remote = isinstance(store.place, ObjectPath)
-            self._waiting = dict.fromkeys(units) if remote else _stamps(store, units)
+        self._waiting = _stamps(store, units) if self._watches else {}
         self._guard = FailureGuard(limits)
         self._next_look = time.monotonic()
         if self._watches:
@@ -74,12 +71,12 @@ class StoreWatch:
         return {store.video_paths[int(video)] for video in chain(store.row_videos[rows], unusable)}
 
 
-def _stamps(store: Store, units: Iterable[int]) -> dict[int, int | None]:
+def _stamps(store: Store, units: Iterable[int]) -> dict[int, int | str | None]:
     """By unit, what changes when its marker is written; None if there is none."""
     folder, names = store.place / MARKER_FOLDER, {unit: marker_path(store.place, unit).name for unit in units}
     if isinstance(folder, ObjectPath):  # one listing, since to ask for each would be a round trip each
-        sizes = folder.sizes()
-        return {unit: sizes.get(name) for unit, name in names.items()}
+        tags = folder.tags()
+        return {unit: tags.get(name) for unit, name in names.items()}
     return {unit: _written_ns(folder / name) for unit, name in names.items()}
 
 

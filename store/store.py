@@ -73,8 +73,8 @@ class Store:
     def recipe(self) -> Recipe:
         return self.root.recipe
 
-    @property
-    def recipe_id(self) -> str:
+    @cached_property
+    def recipe_id(self) -> str:  # every marker is compared with it, and a digest takes longer than to read one
         return self.root.recipe.recipe_id
 
     @property

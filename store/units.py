@@ -85,9 +85,7 @@ def write_unit(store: Store, unit: int, result: UnitResult) -> Marker:
     with disk_errors(f"write unit {unit} to", store.place):
         finish_replacement(store.place, unit)  # or what a killed writer decided would come back later, over this
         replaces = store.trusted_marker(unit) is not None
-        if replaces:
-            _ = store.path  # an object store moves nothing: it is refused before anything is written
-        else:
+        if not replaces:
             take_back_commit(store.place, unit)
         objects = {}
         for name, fill in tokens.fills(store).items():
@@ -95,8 +93,8 @@ def write_unit(store: Store, unit: int, result: UnitResult) -> Marker:
             objects[spec.object_key(unit)] = _write_object(store, spec, unit, fill, STAGED if replaces else "")
         marker = _marker(store, unit, result, tokens, objects)
         if replaces:
-            write_sealed_json(staged_marker_path(store.path, unit), marker.to_dict())
-            finish_replacement(store.path, unit)
+            write_sealed_json(staged_marker_path(store.place, unit), marker.to_dict())
+            finish_replacement(store.place, unit)
         else:
             write_sealed_json(marker_path(store.place, unit), marker.to_dict())
     store.refresh()
