@@ -35,6 +35,13 @@ class Timing:
     def cpu_median(self) -> float:
         return float(np.median(self.cpu_seconds))
 
+    def times(self, factor: float) -> "Timing":
+        """As if there had been `factor` times as much to do."""
+        return Timing(
+            seconds=tuple(factor * second for second in self.seconds),
+            cpu_seconds=tuple(factor * second for second in self.cpu_seconds),
+        )
+
     @property
     def spread(self) -> float:
         """Interquartile range over the median: above about 0.2 the machine was not quiet."""

@@ -32,7 +32,7 @@ def test_target_is_met_at_its_value() -> None:
 
 def test_every_kind_runs_and_ends_with_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "MILLION", 160_000)
-    monkeypatch.setattr(pipeline, "cases", lambda quick: [Case(name="small", config=SMALL, clips=4)])
+    monkeypatch.setattr(pipeline, "cases", lambda quick: [Case(name="small", config=SMALL, clips=20, encoded_alone=8)])
     for kind in KINDS:
         result = CliRunner().invoke(bench_command, [kind, "--quick", "--json"])
         assert result.exit_code == 0, result.output

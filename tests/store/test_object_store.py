@@ -14,7 +14,7 @@ import pytest
 import zarr
 from click.testing import CliRunner
 
-from coldframe.errors import StoreError, UsageError
+from coldframe.errors import ColdframeError, StoreError, UsageError
 from coldframe.store import (
     Store,
     committed_units,
@@ -206,6 +206,29 @@ def test_commands_take_the_url(tmp_path: Path, remote: Store) -> None:
     assert shown.exit_code == 0
     assert shown.output.startswith(f"{URL}: complete")
     assert convert(remote, "npy", tmp_path / "out").rows == 50
+
+
+def test_nothing_is_committed_without_the_lease(door: FrontDoor) -> None:
+    """The unit that is being written when it is lost is not: its objects may be another run's by then."""
+    store = made(f"s3://{BUCKET}/lost.zarr")
+    lease = ObjectPath(BUCKET, "lost.zarr/units/lease.json")
+
+    def work() -> None:
+        with store.lock():
+            write_unit(store, 0, small_result(store, 0))
+            lease.put(b'{"holder": "another"}')
+            try:
+                time.sleep(10)
+            except KeyboardInterrupt:  # which the main thread gets, while another one still writes
+                write_unit(store, 1, small_result(store, 1))
+
+    with pytest.raises(ColdframeError, match=r"The lease on .* was lost"):
+        work()
+    assert committed_units(store) == [0]
+    lease.unlink()
+    with store.lock():
+        write_unit(store, 1, small_result(store, 1))
+    assert committed_units(store) == [0, 1]
 
 
 class Killed(BaseException):
