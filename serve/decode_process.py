@@ -30,6 +30,10 @@ STALL_SECONDS = 60.0
 MAX_BYTES = 4 << 30  # resident: 16 reference pictures of the largest size in 4:2:0 take 1.6 GB
 RECYCLE_BYTES = 1 << 30  # above this, a child between two jobs is replaced: leaks of thousands of files end there
 
+# The threads of an encoder on the same cores finish every step together, so one that waits for a decoder stops all of
+# them. A decoder that yields lives in the gaps that they leave; more than 10 and a busy machine could starve it.
+NICENESS = 10
+
 _START_SECONDS = 300.0  # imports from a cold network disk
 _POLL_SECONDS = 0.25
 _BEAT, _ANSWER, _ERROR, _DONE = "beat", "answer", "error", "done"
@@ -176,6 +180,7 @@ def _without_main() -> Iterator[None]:
 def _serve(connection: Connection) -> None:
     """The child: answer one job after the other until the other end is closed."""
     _die_with_parent()
+    os.nice(NICENESS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's interrupt reaches the parent, which ends this
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a result here, not a thing to debug
     heartbeat.watched_by(lambda: _send_message(connection, (_BEAT, None)))
