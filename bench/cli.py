@@ -5,7 +5,7 @@ from importlib import import_module
 
 import click
 
-from coldframe.bench.report import Result, Target, print_report
+from coldframe.bench.report import Result, Target, print_json, print_tables
 
 Measure = Callable[[bool], tuple[list[Result], list[Target]]]
 
@@ -26,8 +26,20 @@ KINDS: Mapping[str, str] = {
 def bench_command(kind: str, quick: bool, as_json: bool) -> None:
     """Measure a stage's rate, its floor on this machine and their ratio.
 
+    \b
+    decode    delivered frames beside bare PyAV, with and without resizing
+    encode    every runtime beside PyTorch and the rate of its own matrix products
+    write     a unit beside a plain file of the same bytes; one clip at random
+    probe     readouts and attentive grids beside their floors
+    pipeline  whole extractions beside their stages alone, and which of them bounds; memory; resuming a million rows
+    all       all of these in turn, as if named one by one
+
+    A ratio says how much of its reference a thing reaches: 0.90 of "encode alone" is a pipeline that would be a ninth
+    faster if decoding and writing were free. Improve what bounds; nothing else makes a run faster.
+
     Outputs are compared before anything is timed. Contenders run in turns; rates are medians, spread is the
     interquartile range over the median. On a busy machine trust the ratios, and those only where the spread is small.
+    With --json the last line is one object: machine, versions, results, targets.
 
     \b
     Examples:
@@ -42,6 +54,8 @@ def bench_command(kind: str, quick: bool, as_json: bool) -> None:
         module, function = KINDS[name].split(":")
         measure: Measure = getattr(import_module(module), function)
         measured, wanted = measure(quick)
+        print_tables(measured, wanted)
         results += measured
         targets += wanted
-    print_report(results, targets, as_json=as_json)
+    if as_json:
+        print_json(results, targets)

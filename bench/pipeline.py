@@ -2,7 +2,8 @@
 
 The floor of a pipeline is its slowest stage. On a processor whose cores decode and encode at the same time there is a
 second one, which no overlap can beat: the processor seconds of all stages, shared out over the cores. Both ratios are
-shown; the target is on the first.
+shown, each with the target of 0.90. Where decoding takes more than a ninth of the encoder's processor time, the first
+cannot be met by any schedule; where cores are left over, as with a GPU, the two are the same.
 
 Videos are 720p H.264 made here, tokens are all of them (`full`) in float16, encoding is ONNX Runtime in float32 with
 one worker, as `coldframe extract` does it. With `quick` base and large have one block, so that decoding weighs more
@@ -13,7 +14,6 @@ overlap nothing: a long one is nearer to its floor.
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -26,12 +26,12 @@ from coldframe.bench.clips_720p import write_moving
 from coldframe.bench.decode import processor_seconds
 from coldframe.bench.memory import peak_bytes
 from coldframe.bench.report import Result, Target, Timing, interleave
-from coldframe.bench.synthetic import empty_store
+from coldframe.bench.scale import resume_seconds
 from coldframe.errors import VideoError
 from coldframe.export import SIZES, Bundle, LeVJEPAConfig, export_bundle, save_reference
 from coldframe.export.checkpoint import load_random
 from coldframe.progress import progress_bar
-from coldframe.serve.clips import read_in_child
+from coldframe.serve.clips import VideoClips, read_in_child
 from coldframe.serve.cores import share_cores
 from coldframe.serve.decode_process import DecodeProcess
 from coldframe.serve.extract import encoder_identity, make_recipe, plan_videos, token_geometry
@@ -41,11 +41,9 @@ from coldframe.serve.unit import RunnerSettings, UnitRunner
 from coldframe.store import (
     Status,
     Store,
-    TokenGeometry,
     UnitResult,
     create_store,
-    open_store,
-    pending_units,
+    discard_units,
     write_unit,
 )
 
@@ -59,12 +57,22 @@ Clip = NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One encoder and how much it is given; `clips` is a multiple of four."""
+    """One encoder and how much it is given; `clips` is a multiple of four.
+
+    Attributes:
+        name, config: the encoder.
+        clips: of the whole pipeline, and of decoding and writing alone.
+        encoded_alone: clips of the encoder alone, which takes long where it is large.
+        batch_clips: clips encoded together.
+        runs: of each, in turns.
+    """
 
     name: str
     config: LeVJEPAConfig
     clips: int
+    encoded_alone: int
     batch_clips: int = 4
+    runs: int = 2
 
 
 def cases(quick: bool) -> list[Case]:
@@ -73,14 +81,14 @@ def cases(quick: bool) -> list[Case]:
     if quick:
         one_block = {name: replace(config, depth=1) for name, config in sizes.items()}
         return [
-            Case(name="nano", config=sizes["nano"], clips=16),
-            Case(name="base, 1 block", config=one_block["base"], clips=8),
-            Case(name="large, 1 block", config=one_block["large"], clips=8),
+            Case(name="nano", config=sizes["nano"], clips=16, encoded_alone=16),
+            Case(name="base, 1 block", config=one_block["base"], clips=8, encoded_alone=8),
+            Case(name="large, 1 block", config=one_block["large"], clips=8, encoded_alone=8),
         ]
     return [
-        Case(name="nano", config=sizes["nano"], clips=64),
-        Case(name="base", config=sizes["base"], clips=32),
-        Case(name="large", config=sizes["large"], clips=16, batch_clips=8),
+        Case(name="nano", config=sizes["nano"], clips=32, encoded_alone=32, runs=3),
+        Case(name="base", config=sizes["base"], clips=8, encoded_alone=4, runs=1),
+        Case(name="large", config=sizes["large"], clips=8, encoded_alone=4, batch_clips=8, runs=1),
     ]
 
 
@@ -94,21 +102,25 @@ def measure(quick: bool) -> tuple[list[Result], list[Target]]:
         for case in cases(quick):
             place = Path(folder, case.name)
             place.mkdir()
-            measured, ratio, memory = _measure_case(case, source, place, runs=2 if quick else 3)
+            measured, shares, memory = _measure_case(case, source, place)
             results += measured
-            targets.append(Target(name=f"{case.name}: pipeline / slowest stage", value=ratio, wants=0.9))
+            targets += [
+                Target(name=f"{case.name}: pipeline / {what}", value=share, wants=0.9) for what, share in shares
+            ]
             if not quick and case.name == "large":
                 targets.append(Target(name="6 GB / memory, large", value=MEMORY_BYTES / memory, wants=1.0))
             shutil.rmtree(place)
-        seconds = resume_seconds(Path(folder, "million.zarr"), MILLION // 10 if quick else MILLION)
-    rows = f"{MILLION // 10 if quick else MILLION:,}"
-    results.append(Result(name=f"resume check, {rows} rows", value=seconds, unit="s", spread=0.0))
-    targets.append(Target(name=f"10 s / resume check, {rows} rows", value=RESUME_SECONDS / seconds, wants=1.0))
+        for small_units in (False, True):
+            rows = MILLION // 10 if quick else MILLION
+            seconds, units = resume_seconds(Path(folder, f"million{small_units}"), rows, small_units=small_units)
+            name = f"resume check, {rows:,} rows, {units:,} units"
+            results.append(Result(name=name, value=seconds, unit="s", spread=0.0))
+            targets.append(Target(name=f"10 s / {name}", value=RESUME_SECONDS / seconds, wants=1.0))
     return results, targets
 
 
-def _measure_case(case: Case, source: Path, folder: Path, runs: int) -> tuple[list[Result], float, float]:
-    """Rates, the pipeline's share of its slowest stage, and the memory at its peak in bytes."""
+def _measure_case(case: Case, source: Path, folder: Path) -> tuple[list[Result], list[tuple[str, float]], float]:
+    """Rates, the pipeline's shares of what could bound it, and the memory at its peak in bytes."""
     bundle = _export(case, folder)
     store = _planned_store(case, bundle, source, folder)
     settings = RunnerSettings(
@@ -120,26 +132,31 @@ def _measure_case(case: Case, source: Path, folder: Path, runs: int) -> tuple[li
     )
     units = range(store.unit_count)
     with closing(UnitRunner(settings)) as runner, closing(DecodeProcess()) as process:
-        clips = _decode(runner, process, units)
-        with peak_bytes() as first:
-            runner.run(units[:1])  # what is allocated, compiled and imported once
+        videos = [video for unit in units for video in runner.videos_of(unit)]
+        clips = _decode(runner, process, videos)
+        with peak_bytes() as first:  # with what is allocated, compiled and imported once
+            if len(units) > 1:
+                _extract(runner, units[:1])
+            else:  # of large, one unit takes minutes
+                _encode(runner, clips[:1], 1)
         (before,) = process.run(processor_seconds)
         contenders: list[Callable[[], object]] = [
-            lambda: _decode(runner, process, units),
-            lambda: _encode(runner, clips, case.batch_clips),
+            lambda: _decode(runner, process, videos),
+            lambda: _encode(runner, clips[: case.encoded_alone], case.batch_clips),
             lambda: _write(store, units),
-            lambda: runner.run(units),
+            lambda: _extract(runner, units),
         ]
         with peak_bytes() as whole:
-            *stages, pipeline = interleave(contenders, runs=runs, warmups=0)
+            *stages, pipeline = interleave(contenders, runs=case.runs, warmups=0)
         (after,) = process.run(processor_seconds)
-    processor = sum(stage.cpu_median for stage in stages) + (after - before) / runs
     alone = dict(zip(STAGES, stages, strict=True))
+    alone["encode"] = alone["encode"].times(case.clips / case.encoded_alone)
+    processor = sum(stage.cpu_median for stage in alone.values()) + (after - before) / case.runs
     slowest = max(alone.values(), key=lambda stage: stage.median).median
     floor = max(slowest, processor / len(os.sched_getaffinity(0)))
     return (
         _report(case, alone, pipeline, floor, (first.bytes, whole.bytes)),
-        slowest / pipeline.median,
+        [("slowest stage", slowest / pipeline.median), ("what the cores can do", floor / pipeline.median)],
         whole.bytes,
     )
 
@@ -161,14 +178,14 @@ def _report(
 
     return [
         *(rate(f"{name} alone", timing) for name, timing in alone.items()),
-        rate("pipeline", pipeline, f"{slowest} alone", alone[slowest].median),
+        rate(f"pipeline, {slowest} bounds", pipeline, f"{slowest} alone", alone[slowest].median),
         rate("the same pipeline", pipeline, "what the cores can do", floor),
         Result(
             name=f"{case.name}: memory",
             value=memory[1] / 1e6,
             unit="MB",
             spread=0.0,
-            reference="of its first unit",
+            reference="of its first unit, or of one clip where there is only one",
             ratio=memory[1] / memory[0],
         ),
     ]
@@ -194,10 +211,16 @@ def _planned_store(case: Case, bundle: Bundle, source: Path, folder: Path) -> St
     )
 
 
-def _decode(runner: UnitRunner, process: DecodeProcess, units: range) -> list[Clip]:
-    """All clips of `units`, as the decode process gives them."""
+def _extract(runner: UnitRunner, units: range) -> None:
+    """The whole pipeline. What is committed already would be taken over, in next to no time."""
+    discard_units(runner.store, units)
+    assert runner.run(units).encode > 0
+
+
+def _decode(runner: UnitRunner, process: DecodeProcess, videos: list[VideoClips]) -> list[Clip]:
+    """All clips of `videos`, as the decode process gives them."""
     clips: list[Clip] = []
-    for video in (video for unit in units for video in runner.videos_of(unit)):
+    for video in videos:
         for _, clip in process.run(read_in_child, video, runner.store.recipe.image_size):
             assert not isinstance(clip, VideoError), clip
             clips.append(clip)
@@ -210,6 +233,7 @@ def _encode(runner: UnitRunner, clips: list[Clip], batch_clips: int) -> None:
 
 
 def _write(store: Store, units: range) -> None:
+    discard_units(store, units)  # a committed unit is staged and moved, which a first extraction does not do
     for unit in units:
         rows = store.unit_range(unit)
         tokens = {
@@ -225,13 +249,3 @@ def _write(store: Store, units: range) -> None:
             patch=tokens["patch"],
         )
         write_unit(store, unit, result)
-
-
-def resume_seconds(path: Path, rows: int) -> float:
-    """Seconds to open a store of `rows` rows, all committed but those of one unit, and to find that unit."""
-    store = empty_store(path, rows, TokenGeometry.for_tier("full", dim=8, time=1, rows=1, cols=1))
-    for unit in range(store.unit_count - 1):
-        _write(store, range(unit, unit + 1))
-    started = time.perf_counter()
-    assert pending_units(open_store(path, writable=True)) == [store.unit_count - 1]
-    return time.perf_counter() - started

@@ -35,6 +35,13 @@ class Timing:
     def cpu_median(self) -> float:
         return float(np.median(self.cpu_seconds))
 
+    def times(self, factor: float) -> "Timing":
+        """As if there had been `factor` times as much to do."""
+        return Timing(
+            seconds=tuple(factor * second for second in self.seconds),
+            cpu_seconds=tuple(factor * second for second in self.cpu_seconds),
+        )
+
     @property
     def spread(self) -> float:
         """Interquartile range over the median: above about 0.2 the machine was not quiet."""
@@ -127,8 +134,8 @@ def versions() -> dict[str, str]:
     return found
 
 
-def print_report(results: Sequence[Result], targets: Sequence[Target], *, as_json: bool) -> None:
-    """Print tables for people; with `as_json`, one more line that is a JSON object."""
+def print_tables(results: Sequence[Result], targets: Sequence[Target]) -> None:
+    """Print what was measured, and which targets were met, for people."""
     click.echo(f"{'what':<36}{'rate':>12}  {'unit':<12}{'spread':>8}   ratio")
     for result in results:
         ratio = "" if result.ratio is None else f"{result.ratio:.2f}x {result.reference}"
@@ -137,8 +144,11 @@ def print_report(results: Sequence[Result], targets: Sequence[Target], *, as_jso
     for target in targets:
         verdict = "met" if target.met else "NOT MET"
         click.echo(f"target {target.name}: {target.value:.2f}, wants {target.wants:.2f}: {verdict}")
-    if as_json:
-        click.echo(json.dumps(_to_dict(results, targets), allow_nan=False))
+
+
+def print_json(results: Sequence[Result], targets: Sequence[Target]) -> None:
+    """Print the same with the machine's facts as one line, a JSON object."""
+    click.echo(json.dumps(_to_dict(results, targets), allow_nan=False))
 
 
 def _to_dict(results: Sequence[Result], targets: Sequence[Target]) -> dict[str, Any]:

@@ -9,8 +9,13 @@ from coldframe.store import Clips, Plan, Recipe, Status, Store, TokenGeometry, V
 
 def empty_store(path: Path, clips: int, geometry: TokenGeometry) -> Store:
     """A new store for `clips` rows of all tokens of `geometry`, none of them written."""
+    return create_store(path, synthetic_plan(clips), geometry=geometry, encoder={"name": "bench"})
+
+
+def synthetic_plan(clips: int) -> Plan:
+    """Clips of one video; a plan of more clips begins with those of a smaller one."""
     frames = np.arange(16)[None] + 16 * np.arange(clips)[:, None]
-    plan = Plan(
+    return Plan(
         recipe=Recipe(encoder="bench", weights_sha256="0" * 64, attention="block_causal", frames=16, tokens="full"),
         videos=_one_video(16 * clips),
         clips=Clips(
@@ -24,7 +29,6 @@ def empty_store(path: Path, clips: int, geometry: TokenGeometry) -> Store:
             reason=np.zeros(clips, np.uint8),
         ),
     )
-    return create_store(path, plan, geometry=geometry, encoder={"name": "bench"})
 
 
 def _one_video(frames: int) -> Videos:

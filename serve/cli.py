@@ -12,9 +12,8 @@ from coldframe.export import Bundle, open_bundle
 from coldframe.progress import progress_bar
 from coldframe.serve.destination import require_store_path
 from coldframe.serve.estimate import Estimate, estimate
+from coldframe.serve.execution import ENGINES, Execution
 from coldframe.serve.extract import (
-    ENGINES,
-    Engine,
     Extraction,
     extract,
     make_recipe,
@@ -25,8 +24,7 @@ from coldframe.serve.gpu_runtime import GpuBackend
 from coldframe.serve.inputs import Inputs, collect_inputs, passed_over
 from coldframe.serve.parts import Part
 from coldframe.serve.preview import Preview, preview
-from coldframe.serve.readers import DecoderName
-from coldframe.serve.run_options import BACKEND_OPTIONS, Command, failure_limits, run_options, with_options
+from coldframe.serve.run_options import BACKEND_OPTIONS, Command, run_options, with_options
 from coldframe.serve.runtime import PRECISIONS, Backend, require_variant
 from coldframe.serve.stages import STAGES, StageSeconds
 from coldframe.store.plan import Plan
@@ -207,19 +205,11 @@ def _plan_text(plan: Plan, found: Estimate, inputs: Inputs, bundle: Bundle) -> s
 def extract_command(
     paths: tuple[str, ...],
     encoder: str,
-    backend: Backend | GpuBackend,
     as_json: bool,
     store_path: str,
-    workers: int,
-    batch_clips: int,
-    decoder: DecoderName,
-    decoders: int | None,
     part: str | None,
-    engine: Engine,
     append: bool,
     dry_run: bool,
-    max_failures: int | None,
-    max_failures_in_a_row: int,
     **options: Any,
 ) -> None:
     """Extract tokens of videos into a Zarr store. Run the same command again to resume after any interruption.
@@ -229,8 +219,8 @@ def extract_command(
 
     With --part, a job extracts its part and exits by what is in it; the one that finds all parts there seals the store.
     Jobs need no contact, but a file system with locks. To index the videos only once, let one job start first. With
-    --engine ray, store, encoder and videos must have the same paths on every node. Neither these nor --append can be
-    used with a store on s3://.
+    --engine ray, store, encoder and videos must have the same paths on every node. --part and --append cannot be used
+    with a store on s3://.
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 finished but some inputs failed (`coldframe info S --failures`).
 
@@ -243,34 +233,15 @@ def extract_command(
       coldframe extract videos/ --encoder nano/ --store s.zarr --part $SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT
       RAY_ADDRESS=head:6379 coldframe extract videos/ --encoder nano/ --store s.zarr --engine ray --workers 8
     """
-    share = None if part is None else Part.parse(part)
-    require_store_path(store_path, append=append, in_parts=share is not None, on_ray=engine == "ray")
-    bundle, recipe, inputs = _prepare(paths, encoder, {**options, "backend": backend})
-    limits = failure_limits(max_failures, max_failures_in_a_row)
+    share, how = None if part is None else Part.parse(part), Execution.from_options(options)
+    require_store_path(store_path, append=append, in_parts=share is not None)
+    bundle, recipe, inputs = _prepare(paths, encoder, options)
     if dry_run:
-        plan = plan_videos(inputs.videos, recipe, progress_bar, limits)
+        plan = plan_videos(inputs.videos, recipe, progress_bar, how.limits)
         rows = preview(plan, store_path, append=append)
-        _show_plan(
-            plan, estimate(plan, bundle, backend=backend, device=options["device"]), inputs, bundle, as_json, rows
-        )
+        _show_plan(plan, estimate(plan, bundle, backend=how.backend, device=how.device), inputs, bundle, as_json, rows)
         return
-    done = extract(
-        inputs.videos,
-        bundle,
-        store_path,
-        recipe,
-        progress=progress_bar,
-        backend=backend,
-        device=options["device"],
-        workers=workers,
-        batch_clips=batch_clips,
-        decoder=decoder,
-        decoders=decoders,
-        part=share,
-        engine=engine,
-        append=append,
-        limits=limits,
-    )
+    done = extract(inputs.videos, bundle, store_path, recipe, progress=progress_bar, how=how, part=share, append=append)
     click.echo(_extract_json(done, inputs) if as_json else _extract_text(done, bundle))
     raise SystemExit(done.exit_code)
 

@@ -34,6 +34,9 @@ RECYCLE_BYTES = 1 << 30  # above this, a child between two jobs is replaced: lea
 # glibc's parameters (malloc.h): freed memory at the heap's top that is kept, and from where a block is mapped alone.
 _M_TRIM_THRESHOLD, _KEPT_BYTES = -1, 256 << 20
 _M_MMAP_THRESHOLD, _MAPPED_BYTES = -3, 32 << 20  # the highest that glibc takes
+# The threads of an encoder on the same cores finish every step together, so one that waits for a decoder stops all of
+# them. A decoder that yields lives in the gaps that they leave; more than 10 and a busy machine could starve it.
+NICENESS = 10
 
 _START_SECONDS = 300.0  # imports from a cold network disk
 _POLL_SECONDS = 0.25
@@ -182,6 +185,7 @@ def _serve(connection: Connection) -> None:
     """The child: answer one job after the other until the other end is closed."""
     _die_with_parent()
     _keep_freed_memory()
+    os.nice(NICENESS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's interrupt reaches the parent, which ends this
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is a result here, not a thing to debug
     heartbeat.watched_by(lambda: _send_message(connection, (_BEAT, None)))

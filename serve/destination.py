@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from coldframe.errors import ColdframeError, InputNotFound, UsageError
@@ -17,11 +17,11 @@ from coldframe.store.schema import TokenGeometry
 from coldframe.store.text import path_to_text, size_to_text
 
 
-def require_store_path(store_path: str, *, append: bool, in_parts: bool, on_ray: bool) -> None:
+def require_store_path(store_path: str, *, append: bool, in_parts: bool) -> None:
     """Refuse a path where no store can be, or is, or none that can be written in the way asked for, before any work."""
     place = place_of(store_path)
     if isinstance(place, ObjectPath):
-        _require_one_writer(place, {"--append": append, "--part": in_parts, "--engine ray": on_ray})
+        _require_one_writer(place, {"--append": append, "--part": in_parts})
     if os.path.islink(store_path) and not os.path.exists(store_path):
         raise UsageError(
             f"{path_to_text(store_path)} is a link to {path_to_text(os.readlink(store_path))}, which does not exist. "
@@ -32,29 +32,13 @@ def require_store_path(store_path: str, *, append: bool, in_parts: bool, on_ray:
 
 
 def _require_one_writer(place: ObjectPath, options: dict[str, bool]) -> None:
-    """Refuse those of `options` that are chosen: a lease is of a whole store, and only files can be moved."""
+    """Refuse those of `options` that are chosen: a lease is of a whole store, and only folders can be moved whole."""
     chosen = [name for name, is_chosen in options.items() if is_chosen]
     if chosen:
         raise UsageError(
-            f"{' and '.join(chosen)} cannot be used with {path_to_text(place)}: locks of single units, and replacing "
-            "committed files, need a file system. Extract into a local store and copy it, or leave the option out."
-        )
-
-
-def require_replaceable(store: Store, units: Collection[int]) -> None:
-    """Refuse to write those of `units` anew that are committed, where their old rows could not stay until then.
-
-    Raises:
-        UsageError: there are such units, and the store is in an object store, where nothing can be moved.
-    """
-    if not isinstance(store.place, ObjectPath):
-        return
-    kept = sorted(set(store.committed_units()).intersection(units))
-    if kept:
-        more = ", ..." if len(kept) > 5 else ""
-        raise UsageError(
-            f"Units {', '.join(map(str, kept[:5]))}{more} of {store.name} hold rows, and writing them anew needs a "
-            "store on a local disk. Nothing was changed; copy the store to one, run this there and copy it back."
+            f"{' and '.join(chosen)} cannot be used with {path_to_text(place)}: locks of single units, and a plan that "
+            "replaces another at once, need a file system. Extract into a local store and copy it, or leave the option "
+            "out."
         )
 
 

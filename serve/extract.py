@@ -5,22 +5,23 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any
+
+import numpy as np
 
 from coldframe.errors import UsageError
 from coldframe.export import Bundle
 from coldframe.export.image_config import ImageEncoderConfig
 from coldframe.serve.baselines import COLOUR_BINS, motion_values, require_baselines
 from coldframe.serve.cores import share_cores
-from coldframe.serve.destination import grown, made, open_part, require_replaceable, require_store_path
-from coldframe.serve.gpu_runtime import GpuBackend, is_gpu_request
+from coldframe.serve.destination import grown, made, open_part, require_store_path
+from coldframe.serve.execution import Execution
+from coldframe.serve.gpu_runtime import is_gpu_request
 from coldframe.serve.guard import FailureLimits
 from coldframe.serve.inputs import InputVideo
 from coldframe.serve.parts import Part, count_rows, seal_once
 from coldframe.serve.planner import make_plan
-from coldframe.serve.ray_workers import require_ray, run_on_ray
-from coldframe.serve.readers import DecoderName, open_reader
-from coldframe.serve.runtime import Backend, require_variant
+from coldframe.serve.ray_workers import run_on_ray
 from coldframe.serve.stages import StageSeconds
 from coldframe.serve.tiers import require_even_grid
 from coldframe.serve.unit import RunnerSettings
@@ -43,9 +44,6 @@ from coldframe.store.schema import WITHOUT_PATCHES, Reason, StorageDtype, TokenG
 
 # a display for one stage: called with a label and a length, its context yields a function that advances it
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], object]]]
-
-Engine = Literal["local", "ray"]
-ENGINES: tuple[Engine, ...] = get_args(Engine)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,16 +152,9 @@ def extract(
     recipe: Recipe,
     *,
     progress: Progress,
-    backend: Backend | GpuBackend = "onnxruntime",
-    device: str | None = None,
-    workers: int = 1,
-    batch_clips: int = 4,
-    decoder: DecoderName = "pyav",
-    decoders: int | None = None,
+    how: Execution | None = None,
     part: Part | None = None,
-    engine: Engine = "local",
     append: bool = False,
-    limits: FailureLimits | None = None,
 ) -> Extraction:
     """Extract `videos` into the store at `store_path`, or finish what an earlier run began.
 
@@ -173,63 +164,37 @@ def extract(
         store_path: a new path, or a store made from the same videos with the same recipe.
         recipe: from `make_recipe`.
         progress: display for the stages, such as `coldframe.progress.progress_bar`.
-        backend: runtime (`export.variants`).
-        device: `cpu` or `cuda`; None for the backend's own.
-        workers: processes; the processor's cores are shared out among them (`share_cores`).
-        batch_clips: clips encoded together.
-        decoder: `pyav`, `dali` or `dali-cpu` (`open_reader`).
-        decoders: decode processes a worker; None for a number that suits the device.
+        how: None for `Execution()`.
         part: extract only these units, and seal the store only if all others are there.
-        engine: `local`, or `ray`, whose workers are actors anywhere in a cluster.
         append: the store exists; those of `videos` that it lacks get rows behind the ones that it has.
-        limits: failures after which the run stops; None for `FailureLimits()`.
 
     Raises:
         RecipeMismatch: the store was made with another recipe.
         UsageError: the videos are not those that the store was planned with, or another run holds the store.
         StoreError: rows are unaccounted for at the end.
-        ColdframeError: more failures than `limits` allows, or a disk that refuses.
+        ColdframeError: more failures than allowed, or a disk that refuses.
     """
-    started = time.perf_counter()
-    require_store_path(store_path, append=append, in_parts=part is not None, on_ray=engine == "ray")
+    started, how = time.perf_counter(), how or Execution()
+    require_store_path(store_path, append=append, in_parts=part is not None)
     if append and part is not None:
         raise UsageError(
             "--append and --part exclude each other: a store grows once, not once a job. Start one job with --append; "
             "as soon as it extracts it can be stopped, and parts can then be run that name all videos."
         )
-    # what is not there, or does not go together, is known before planning
-    if decoder != "pyav" and (decoders or 1) > 1:
-        raise UsageError(f"decoders is {decoders}, but {decoder} reads many videos at once. Use 1, or --decoder pyav.")
-    if engine == "ray":
-        require_ray()
-    open_reader(decoder, image_size=recipe.image_size, threads=1).close()
-    require_variant(bundle, backend, recipe.precision, device)
+    how.require_possible(bundle, recipe)
     if is_taken(place_of(store_path)):  # before planning, which can take long
         finish_growth(store_path)
         recipe.require_equal(open_store(store_path).recipe, f"the store {store_path}")
     if part is not None and is_taken(place_of(store_path)):
         store = open_part(store_path, videos)
     else:
-        plan = plan_videos(videos, recipe, progress, limits or FailureLimits())
+        plan = plan_videos(videos, recipe, progress, how.limits)
         geometry = token_geometry(bundle, recipe.tokens)
         if recipe.baselines != "none":
             motion = motion_values(recipe.frames)
             geometry = replace(geometry, baseline_colour=COLOUR_BINS, baseline_motion=motion)
         store = grown(plan, store_path) if append else made(plan, store_path, geometry, encoder_identity(bundle))
-    done = complete(
-        store,
-        bundle,
-        progress=progress,
-        backend=backend,
-        device=device,
-        workers=workers,
-        batch_clips=batch_clips,
-        decoder=decoder,
-        decoders=decoders,
-        part=part,
-        engine=engine,
-        limits=limits,
-    )
+    done = complete(store, bundle, progress=progress, how=how, part=part)
     return replace(done, seconds=time.perf_counter() - started)
 
 
@@ -238,15 +203,8 @@ def complete(
     bundle: Bundle,
     *,
     progress: Progress,
-    backend: Backend | GpuBackend = "onnxruntime",
-    device: str | None = None,
-    workers: int = 1,
-    batch_clips: int = 4,
-    decoder: DecoderName = "pyav",
-    decoders: int | None = None,
+    how: Execution,
     part: Part | None = None,
-    engine: Engine = "local",
-    limits: FailureLimits | None = None,
     retry: Collection[Reason] = (),
 ) -> Extraction:
     """Extract what `store` lacks, then seal it. Nothing but the store and the videos that it names is needed.
@@ -254,38 +212,24 @@ def complete(
     Args:
         store: open for writing.
         retry: failed rows with these reasons are tried again as well; their units are written anew, whole.
-        bundle, progress, backend, device, workers, batch_clips, decoder, decoders, part, engine, limits: as for
-            `extract`.
+        bundle, progress, how, part: as for `extract`.
 
     Raises:
-        UsageError: another run holds the store, or it is in an object store and has units that would be replaced.
-        StoreError: rows are unaccounted for at the end.
-        ColdframeError: more failures than `limits` allows, or a disk that refuses.
+        UsageError: another run holds the store.
+        StoreError: rows are unaccounted for at the end, or the store has grown since it was opened.
+        ColdframeError: more failures than allowed, or a disk that refuses.
     """
-    started, store_path, limits = time.perf_counter(), store.name, limits or FailureLimits()
+    started = time.perf_counter()
     units = range(store.unit_count) if part is None else part.units(store.unit_count)
     with store.lock(None if part is None else units):
         finish_replacements(store.place, units)
-        again = rows_to_retry(store, retry) // store.unit_rows
-        pending = [unit for unit in sorted({*pending_units(store), *again.tolist()}) if unit in units]
-        require_replaceable(store, pending)
+        again = rows_to_retry(store, retry) // store.unit_rows if retry else np.empty(0, np.int64)
+        unfinished = sorted({*pending_units(store), *again.tolist()})
+        pending = [unit for unit in unfinished if unit in units]
         todo = sum(len(store.unit_range(unit)) for unit in pending)
-        watch = StoreWatch(store, pending, limits)
-        cores = share_cores(workers=workers, on_gpu=is_gpu_request(backend, device), decoders=decoders)
-        settings = RunnerSettings(
-            store=store_path,
-            bundle=str(bundle.path),
-            backend=backend,
-            threads=cores.threads,
-            batch_clips=batch_clips,
-            decoder=decoder,
-            device=device,
-            decoders=cores.decoders if decoder == "pyav" else 1,
-            retry=tuple(retry),
-            failures_in_a_row=limits.in_a_row,
-        )
+        watch = StoreWatch(store, unfinished, how.limits)
         with progress("Extracting clips", todo) as advance:
-            stages = _run(engine, pending, settings, workers, watch.around(advance))
+            stages = _run(how, pending, _settings(store, bundle, how, retry), watch.around(advance))
         watch.look()
         sealed = part is None or not pending_units(store)
         counts = seal(store) if part is None else count_rows(store, units)
@@ -293,7 +237,7 @@ def complete(
         sealed = seal_once(store)
     rows = counts["ok"] + counts["failed"]
     return Extraction(
-        store=store_path,
+        store=store.name,
         rows=rows,
         ok=counts["ok"],
         failed=counts["failed"],
@@ -305,16 +249,28 @@ def complete(
     )
 
 
+def _settings(store: Store, bundle: Bundle, how: Execution, retry: Collection[Reason]) -> RunnerSettings:
+    on_gpu = is_gpu_request(how.backend, how.device)
+    cores = share_cores(workers=how.workers, on_gpu=on_gpu, decoders=how.decoders)
+    return RunnerSettings(
+        store=store.name,
+        bundle=str(bundle.path),
+        backend=how.backend,
+        threads=cores.threads,
+        batch_clips=how.batch_clips,
+        decoder=how.decoder,
+        device=how.device,
+        decoders=cores.decoders if how.decoder == "pyav" else 1,
+        retry=tuple(retry),
+        failures_in_a_row=how.limits.in_a_row,
+    )
+
+
 def _run(
-    engine: Engine,
-    pending: Sequence[int],
-    settings: RunnerSettings,
-    workers: int,
-    on_clips: Callable[[int], object],
+    how: Execution, pending: Sequence[int], settings: RunnerSettings, on_clips: Callable[[int], object]
 ) -> StageSeconds:
-    if engine == "local":
-        return run_units(pending, settings, workers=workers, on_clips=on_clips)
-    return run_on_ray(pending, settings, workers=workers, on_clips=on_clips)
+    engine = run_units if how.engine == "local" else run_on_ray
+    return engine(pending, settings, workers=how.workers, on_clips=on_clips)
 
 
 def plan_videos(

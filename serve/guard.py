@@ -59,14 +59,19 @@ class FailureGuard:
         if path not in self._failed:
             self._failed.add(path)
             self._reasons[reason] += 1
+        self.require_within(f"; of this run's, {_commonest(self._reasons)}; the last one is {path}")
+
+    def require_within(self, which: str = "") -> None:
+        """Raise ColdframeError, naming `which`, if more videos failed than the limit on all of them allows."""
         if self._limits.videos is not None and len(self._failed) > self._limits.videos:
             raise ColdframeError(
-                f"{len(self._failed)} videos failed, --max-failures allows {self._limits.videos}; of this run's, "
-                f"{_commonest(self._reasons)}; the last one is {path}. Finished units are kept: see to the cause, or "
-                "allow more, and run the same command again."
+                f"{len(self._failed)} videos failed, --max-failures allows {self._limits.videos}{which}. Finished "
+                "units are kept: see to the cause, or allow more, and run the same command again."
             )
 
 
 def _commonest(reasons: Counter[str]) -> str:
+    if not reasons:
+        return "none is new"
     reason, count = reasons.most_common(1)[0]
     return f"{count} of them with the reason {reason}"

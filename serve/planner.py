@@ -25,6 +25,16 @@ from coldframe.store.recipe import Recipe
 from coldframe.store.schema import Reason, Status
 from coldframe.store.text import path_to_text
 
+_BLOCK_VIDEOS = 1024
+_CLIP_TYPES: Mapping[str, type[np.generic]] = {
+    "start_s": np.float64,
+    "end_s": np.float64,
+    "frame_index": np.int32,
+    "frame_pts_s": np.float64,
+    "n_real": np.int16,
+    "flags": np.uint32,
+}
+
 
 class _Facts(NamedTuple):
     """What the table of videos says of an index. The index itself, eight bytes a frame and more, is not kept."""
@@ -47,7 +57,7 @@ class _Facts(NamedTuple):
         return cls(*picture, index.fps, len(index.pts), index.duration_s, index.promised_s, int(index.flags))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Surveyed:
     """One input and what was found in it."""
 
@@ -98,15 +108,14 @@ def make_plan(
             process = DecodeProcess()
             stack.callback(process.close)
             processes.put(process)
-        surveyed = []
+        table = _Table(recipe.frames)
         for item in _in_order(pool, examine, videos, ahead=4 * threads):
-            surveyed.append(item)
+            table.add(item)
             if item.found.error is None:
                 guard.succeeded()
             else:
                 guard.failed(path_to_text(item.video.path), item.found.error.reason)
-    kept, duplicates = _merge_duplicates(surveyed)
-    return Plan(recipe=recipe, videos=_video_table(kept, duplicates), clips=_clip_table(kept, recipe.frames))
+    return Plan(recipe=recipe, videos=_video_table(table.kept, table.duplicates), clips=table.clips())
 
 
 def _in_order(
@@ -136,27 +145,66 @@ def _survey(process: DecodeProcess, path: str, recipe: Recipe) -> Survey:
     return found
 
 
-def _merge_duplicates(surveyed: Sequence[_Surveyed]) -> tuple[list[_Surveyed], list[list[str]]]:
-    kept: list[_Surveyed] = []
-    duplicates: list[list[str]] = []
-    place: dict[str, int] = {}
-    for item in surveyed:
-        at = place.get(item.found.sha256) if item.found.error is None else None
-        if at is None:
-            if item.found.error is None:
-                place[item.found.sha256] = len(kept)
-            kept.append(item)
-            duplicates.append([])
-            continue
-        first = kept[at].video
-        if (first.source, first.columns) != (item.video.source, item.video.columns):
-            raise UsageError(
-                f"{path_to_text(first.path)} and {path_to_text(item.video.path)} have the same content but different "
-                f"columns (source {first.source!r}, {dict(first.columns)} and source {item.video.source!r}, "
-                f"{dict(item.video.columns)}). Keep one of them, or give both the same columns."
-            )
-        duplicates[at].append(path_to_text(item.video.path))
-    return kept, duplicates
+class _Table:
+    """Videos in row order, each content once, and their clips, joined in blocks: six arrays a video would take 2 KB."""
+
+    def __init__(self, frames: int) -> None:
+        self.kept: list[_Surveyed] = []
+        self.duplicates: list[list[str]] = []
+        self._frames = frames
+        self._place: dict[str, int] = {}
+        self._counts: list[int] = []
+        self._blocks: list[SampledClips] = []
+        self._waiting: list[SampledClips] = []
+
+    def add(self, item: _Surveyed) -> None:
+        """Raises UsageError for content that is there already with another description."""
+        usable = item.found.error is None
+        at = self._place.get(item.found.sha256) if usable else None
+        if at is not None:
+            _require_same_description(self.kept[at].video, item.video)
+            self.duplicates[at].append(path_to_text(item.video.path))
+            return
+        if usable:
+            self._place[item.found.sha256] = len(self.kept)
+        clips = item.found.clips if item.found.clips is not None else _failed_clip(self._frames)
+        self.kept.append(replace(item, found=replace(item.found, clips=None)))
+        self.duplicates.append([])
+        self._counts.append(len(clips.n_real))
+        self._waiting.append(clips)
+        if len(self._waiting) == _BLOCK_VIDEOS:
+            self._blocks.append(_joined(self._waiting))
+            self._waiting = []
+
+    def clips(self) -> Clips:
+        whole = _joined([*self._blocks, *self._waiting])
+        video_flags = np.array([item.facts.flags for item in self.kept], np.uint32)
+        return Clips(
+            video=np.repeat(np.arange(len(self.kept), dtype=np.int32), self._counts),
+            start_s=whole.start_s,
+            end_s=whole.end_s,
+            frame_index=whole.frame_index,
+            frame_pts_s=whole.frame_pts_s,
+            n_real=whole.n_real,
+            flags=np.bitwise_or(whole.flags, np.repeat(video_flags, self._counts), dtype=np.uint32),
+            reason=np.repeat(np.array([_reason(item) for item in self.kept], np.uint8), self._counts),
+        )
+
+
+def _joined(parts: Sequence[SampledClips]) -> SampledClips:
+    def column(name: str, dtype: type[np.generic]) -> NDArray[Any]:
+        return np.concatenate([getattr(part, name) for part in parts]).astype(dtype, copy=False)
+
+    return SampledClips(**{name: column(name, dtype) for name, dtype in _CLIP_TYPES.items()})
+
+
+def _require_same_description(first: InputVideo, other: InputVideo) -> None:
+    if (first.source, first.columns) != (other.source, other.columns):
+        raise UsageError(
+            f"{path_to_text(first.path)} and {path_to_text(other.path)} have the same content but different "
+            f"columns (source {first.source!r}, {dict(first.columns)} and source {other.source!r}, "
+            f"{dict(other.columns)}). Keep one of them, or give both the same columns."
+        )
 
 
 def _video_table(kept: Sequence[_Surveyed], duplicates: Sequence[Sequence[str]]) -> Videos:
@@ -205,26 +253,6 @@ def _one_column(values: list[Any]) -> Column:
     if kinds in ({float}, {float, type(None)}):
         return np.array([np.nan if value is None else value for value in values], np.float64)
     return ["" if value is None else str(value) for value in values]
-
-
-def _clip_table(kept: Sequence[_Surveyed], frames: int) -> Clips:
-    parts = [item.found.clips if item.found.clips is not None else _failed_clip(frames) for item in kept]
-    counts = [len(part.n_real) for part in parts]
-
-    def joined(name: str, dtype: type[np.generic]) -> NDArray[Any]:
-        return np.concatenate([getattr(part, name) for part in parts]).astype(dtype, copy=False)
-
-    video_flags = np.array([item.facts.flags for item in kept], np.uint32)
-    return Clips(
-        video=np.repeat(np.arange(len(kept), dtype=np.int32), counts),
-        start_s=joined("start_s", np.float64),
-        end_s=joined("end_s", np.float64),
-        frame_index=joined("frame_index", np.int32),
-        frame_pts_s=joined("frame_pts_s", np.float64),
-        n_real=joined("n_real", np.int16),
-        flags=np.bitwise_or(joined("flags", np.uint32), np.repeat(video_flags, counts), dtype=np.uint32),
-        reason=np.repeat(np.array([_reason(item) for item in kept], np.uint8), counts),
-    )
 
 
 def _failed_clip(frames: int) -> SampledClips:

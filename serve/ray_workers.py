@@ -20,6 +20,7 @@ from coldframe.serve.gpu_runtime import is_gpu_request
 from coldframe.serve.stages import StageSeconds
 from coldframe.serve.unit import RunnerSettings, UnitRunner
 from coldframe.store import Store, open_store, rows_to_extract
+from coldframe.store.replace import finish_replacement
 
 MOST_UNITS = 8  # handed out together: decoding runs on from one to the next, and so many are lost with an actor
 MOST_DEATHS = 3  # of actors that held one unit, before it is blamed
@@ -39,6 +40,8 @@ class UnitActor:
         if self._runner is None:
             self._runner = UnitRunner(self._settings)
         store, retry = self._runner.store, self._settings.retry
+        for unit in units:  # an actor that died may have decided to replace it, and its old rows are nowhere else
+            finish_replacement(store.place, unit)
         return self._runner.run([unit for unit in units if len(rows_to_extract(store, unit, retry))])
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from coldframe.errors import ColdframeError, StoreError
-from coldframe.serve.destination import require_replaceable
 from coldframe.serve.extract import Progress
 from coldframe.store import (
     Status,
@@ -91,9 +90,7 @@ def discard_damaged(store: Store, findings: Findings) -> None:
 
     Raises:
         ColdframeError: a video of them is gone. Their good rows would be lost, so nothing is changed.
-        UsageError: the run after this would be refused (`require_replaceable`).
     """
-    require_replaceable(store, findings.absent)
     require_videos(store, findings.damaged)
     with store.lock():
         discard_units(store, findings.damaged)

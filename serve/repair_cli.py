@@ -6,14 +6,14 @@ from typing import Any
 import click
 
 from coldframe.errors import StoreError, UsageError
-from coldframe.export import Bundle, open_bundle
+from coldframe.export import open_bundle
 from coldframe.progress import progress_bar
 from coldframe.serve.canary import require_same_encoder
+from coldframe.serve.execution import Execution
 from coldframe.serve.extract import complete
 from coldframe.serve.repair import Findings, discard_damaged, examine, open_for_repair
-from coldframe.serve.run_options import BACKEND_OPTIONS, failure_limits, run_options, with_options
-from coldframe.serve.runtime import require_variant
-from coldframe.store import Store, open_store
+from coldframe.serve.run_options import BACKEND_OPTIONS, run_options, with_options
+from coldframe.store import open_store
 from coldframe.store.text import path_to_text
 
 
@@ -47,12 +47,13 @@ def repair_command(store: str, encoder: str | None, dry_run: bool, as_json: bool
         return
     if encoder is None:
         raise UsageError("Name the bundle that the store was made with: --encoder DIR (or look first: --dry-run).")
-    bundle = open_bundle(encoder)
+    bundle, how = open_bundle(encoder), Execution.from_options(options)
     opened = open_for_repair(store)
-    require_usable(opened, bundle, options)
+    require_same_encoder(opened, bundle)
+    how.require_possible(bundle, opened.recipe)
     found = examine(opened, progress_bar)
     discard_damaged(opened, found)
-    done = complete(opened, bundle, progress=progress_bar, **run_arguments(options))
+    done = complete(opened, bundle, progress=progress_bar, how=how)
     counts = {"ok": done.ok, "failed": done.failed, "seconds": round(done.seconds, 3)}
     if as_json:
         click.echo(json.dumps({**json.loads(_as_json(store, found)), **counts}))
@@ -65,19 +66,6 @@ def repair_command(store: str, encoder: str | None, dry_run: bool, as_json: bool
             "remove them."
         )
     raise SystemExit(done.exit_code)
-
-
-def require_usable(store: Store, bundle: Bundle, options: dict[str, Any]) -> None:
-    """Refuse another encoder than the store's, or a runtime that cannot compute in its precision."""
-    require_same_encoder(store, bundle)
-    require_variant(bundle, options["backend"], store.recipe.precision, options["device"])
-
-
-def run_arguments(options: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of `complete` from the options of a command."""
-    names = ("backend", "device", "workers", "batch_clips", "decoder", "decoders")
-    limits = failure_limits(options["max_failures"], options["max_failures_in_a_row"])
-    return {**{name: options[name] for name in names}, "limits": limits}
 
 
 def _as_json(store: str, found: Findings) -> str:

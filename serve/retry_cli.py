@@ -8,9 +8,10 @@ import click
 
 from coldframe.export import open_bundle
 from coldframe.progress import progress_bar
+from coldframe.serve.canary import require_same_encoder
+from coldframe.serve.execution import Execution
 from coldframe.serve.extract import complete
 from coldframe.serve.repair import open_for_repair
-from coldframe.serve.repair_cli import require_usable, run_arguments
 from coldframe.serve.run_options import BACKEND_OPTIONS, run_options, with_options
 from coldframe.store import Reason, Status, Store, rows_to_retry
 from coldframe.store.text import path_to_text
@@ -40,7 +41,7 @@ def retry_command(store: str, encoder: str, names: tuple[str, ...], as_json: boo
     A unit with such rows is written anew, whole: the rows that it has are taken over bit by bit, and until it is whole
     the old one stays. Other units are not touched. A row that fails again gets its new reason. Rows that are absent are
     extracted too. A video that could not be used when it was planned has no clips that could be tried: add it with
-    `coldframe extract --append`. On s3://, where nothing can be replaced, such units are refused and nothing changes.
+    `coldframe extract --append`.
 
     Exit codes: 0 every row is ok now, 1 failed, 2 usage, 3 some rows are still failed.
 
@@ -49,12 +50,13 @@ def retry_command(store: str, encoder: str, names: tuple[str, ...], as_json: boo
       coldframe retry-failed videos.zarr --encoder levjepa-large/
       coldframe retry-failed videos.zarr --encoder levjepa-large/ --reason limit --reason decode_error
     """
-    bundle = open_bundle(encoder)
+    bundle, how = open_bundle(encoder), Execution.from_options(options)
     opened = open_for_repair(store)
-    require_usable(opened, bundle, options)
+    require_same_encoder(opened, bundle)
+    how.require_possible(bundle, opened.recipe)
     reasons = [REASONS[name] for name in names]
     rows = rows_to_retry(opened, reasons)
-    done = complete(opened, bundle, progress=progress_bar, retry=reasons, **run_arguments(options))
+    done = complete(opened, bundle, progress=progress_bar, how=how, retry=reasons)
     opened.refresh()
     now_ok = int((opened.column("status")[rows] == Status.OK).sum())
     left = _failed_by_reason(opened)

@@ -1,4 +1,4 @@
-"""Options that say how a run is carried out, shared by every command that extracts."""
+"""Options that say how a run is carried out (`execution.Execution`), shared by every command that extracts."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from coldframe.serve.gpu_runtime import DEVICES, GPU_BACKENDS
-from coldframe.serve.guard import FAILURES_IN_A_ROW, FailureLimits
+from coldframe.serve.guard import FAILURES_IN_A_ROW
 from coldframe.serve.readers import DECODERS
 from coldframe.serve.runtime import BACKENDS
 
@@ -68,8 +68,3 @@ def with_options(command: Command, options: Sequence[Callable[[Command], Command
     for option in reversed(options):
         command = option(command)
     return command
-
-
-def failure_limits(max_failures: int | None, max_failures_in_a_row: int) -> FailureLimits:
-    """The limits that the two options name."""
-    return FailureLimits(videos=max_failures, in_a_row=max_failures_in_a_row)

@@ -10,7 +10,7 @@ from coldframe.serve.sampling import SampledClips, sample_clips
 from coldframe.store.recipe import Recipe
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Survey:
     """One file after hashing and indexing; `index` and `clips` are None where `error` tells why."""
 

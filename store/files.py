@@ -7,6 +7,7 @@ an object store, a put is whole or absent by itself, and is read back too.
 import errno
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -275,8 +276,15 @@ def sizes_below(folder: Place) -> dict[str, int]:
     """Bytes of every file or object below `folder`, by key relative to it."""
     if isinstance(folder, ObjectPath):
         return folder.sizes()
-    files = [entry for entry in folder.rglob("*") if entry.is_file()]
-    return {file.relative_to(folder).as_posix(): file.stat().st_size for file in files}
+    root = os.fspath(folder)
+    sizes = {}
+    for parent, _, names in os.walk(root):  # without a path object for each of 200,000 files
+        for path in (os.path.join(parent, name) for name in names):
+            with suppress(FileNotFoundError):  # a temporary file of a run in progress
+                found = os.stat(path)
+                if stat.S_ISREG(found.st_mode):
+                    sizes[path[len(root) + 1 :].replace(os.sep, "/")] = found.st_size
+    return sizes
 
 
 def fsync_path(path: Place) -> None:

@@ -5,6 +5,7 @@ decision, and then put in the place of the old ones, by this process or by the n
 """
 
 import shutil
+from contextlib import suppress
 from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
@@ -70,7 +71,7 @@ def finish_growth(path: str | PathLike[str]) -> None:
     folder = place_of(path)
     if isinstance(folder, Path) and growth_folder(folder).exists():
         with Store(place=folder, root=read_root(folder)).lock():
-            _move_in(folder)
+            _move_in(folder)  # if nobody did so while we asked for the lock
 
 
 def _move_in(folder: Path) -> None:
@@ -84,7 +85,9 @@ def _move_in(folder: Path) -> None:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 entry.replace(place)
                 fsync_path(place.parent)
-        shutil.rmtree(staged)
+        while staged.exists():
+            with suppress(FileNotFoundError):  # the record is in its place, so another process may be removing it too
+                shutil.rmtree(staged)
         fsync_path(staged.parent)
 
 

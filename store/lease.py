@@ -25,6 +25,18 @@ _RENEWALS = 5  # within a lease
 _POLLS = 10
 
 
+_lost: set[ObjectPath] = set()  # by this process, until it asks for them again
+
+
+def require_not_lost(path: ObjectPath) -> None:
+    """Raise ColdframeError if this process lost the lease at `path`: what it was about to commit may be another's now.
+
+    The main thread is interrupted, but it lets a write that is under way in another thread come to its end.
+    """
+    if path in _lost:
+        raise _loss(path)
+
+
 @contextmanager
 def held_lease(path: ObjectPath) -> Iterator[None]:
     """Hold the lease at `path` for the length of a `with` block.
@@ -39,17 +51,18 @@ def held_lease(path: ObjectPath) -> Iterator[None]:
     holder = _Holder(path)
     with _interruptible():
         holder.take()
+        _lost.discard(path)
         holder.start()
         try:
             yield
         except KeyboardInterrupt as error:
             if holder.lost:
-                raise holder.loss() from error
+                raise _loss(path) from error
             raise
         finally:
             holder.release()
     if holder.lost:
-        raise holder.loss()
+        raise _loss(path)
 
 
 @contextmanager
@@ -92,12 +105,6 @@ class _Holder:
         self._thread.join()
         if not self.lost:
             self.path.unlink()
-
-    def loss(self) -> ColdframeError:
-        return ColdframeError(
-            f"The lease on {self.path} was lost: the object store could not be reached for {LEASE_SECONDS:g} s, or "
-            "another extraction took over. Run the same command again; finished units are kept."
-        )
 
     def _text(self) -> bytes:
         """Never the same twice: an entity tag is often a digest of the content."""
@@ -144,6 +151,7 @@ class _Holder:
                 tag = None
             if tag is None:
                 self.lost = True
+                _lost.add(self.path)
                 signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)  # wakes it too
                 return
             self._tag, renewed = tag, time.monotonic()
@@ -158,6 +166,13 @@ class _Holder:
         except FileNotFoundError:
             return False
         return self._id.encode() in text
+
+
+def _loss(path: ObjectPath) -> ColdframeError:
+    return ColdframeError(
+        f"The lease on {path} was lost: the object store could not be reached for {LEASE_SECONDS:g} s, or another "
+        "extraction took over. Run the same command again; finished units are kept."
+    )
 
 
 def _who(text: bytes) -> str:

@@ -8,7 +8,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from coldframe.store.files import Place, Written, file_bytes, map_places, write_json
@@ -91,7 +90,7 @@ def marker_path(root: Place, unit: int) -> Place:
     return root / MARKER_FOLDER / f"{unit}.json"
 
 
-def staged_marker_path(root: Path, unit: int) -> Path:
+def staged_marker_path(root: Place, unit: int) -> Place:
     """Where the marker of a unit that is written anew lies until its objects have taken their places."""
     return root / MARKER_FOLDER / f"{unit}{STAGED}.json"
 

@@ -103,6 +103,13 @@ class ObjectPath(os.PathLike[str]):
             pages = self._client().list(f"{self.key}/")
             return {entry["path"][lead:]: entry["size"] for page in pages for entry in page}
 
+    def tags(self) -> dict[str, str]:
+        """Entity tag of every object below, by key relative to this path; it changes with the object's bytes."""
+        lead = len(self.key) + 1
+        with self._errors("list"):
+            pages = self._client().list(f"{self.key}/")
+            return {entry["path"][lead:]: str(entry["e_tag"]) for page in pages for entry in page}
+
     def size(self) -> int | None:
         """Bytes of the object, or None if there is none."""
         try:

@@ -5,10 +5,11 @@ is the moment of decision. From then on the replacement is carried out, by this 
 extracts: a kill at any moment leaves the old unit or the new one, and never a loss.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from coldframe.store.files import Place, disk_errors, fsync_path
+from coldframe.store.files import Place, disk_errors, fsync_path, write_bytes
 from coldframe.store.markers import (
     LEDGER_FILE,
     MARKER_FOLDER,
@@ -22,31 +23,40 @@ from coldframe.store.markers import (
 from coldframe.store.object_path import ObjectPath
 
 
-def finish_replacement(root: Path, unit: int) -> None:
-    """Put the staged objects of `unit`, and last its staged marker, in the place of the old ones.
+def finish_replacement(root: Place, unit: int) -> None:
+    """Put the staged objects of `unit`, and last its staged marker, in the place of the old ones, if there are any.
 
-    Can be repeated after a crash: what has been moved already is left where it is.
+    Can be repeated after a crash: what has been put in its place already is left there.
     """
     staged = staged_marker_path(root, unit)
     try:
         objects = read_sealed_json(staged)["objects"]
+    except FileNotFoundError:
+        return
     except NotAMarker:  # damaged on disk: it decides nothing
         staged.unlink()
         return
     take_back_commit(root, unit)
     for key in objects:
-        source = root / (key + STAGED)
+        _put_in_place(root / (key + STAGED), root / key)
+    _put_in_place(staged, marker_path(root, unit), clear=[*(root / (key + STAGED) for key in objects), staged])
+
+
+def _put_in_place(source: Place, target: Place, clear: Sequence[Place] = ()) -> None:
+    """Move a file. An object cannot be moved: it is put once more, and those of `clear` are removed after it."""
+    if isinstance(source, Path) and isinstance(target, Path):
         if source.exists():
-            source.replace(root / key)
+            source.replace(target)
             fsync_path(source.parent)
-    staged.replace(marker_path(root, unit))
-    fsync_path(staged.parent)
+        return
+    with suppress(FileNotFoundError):  # a process that was killed had removed it, the last thing that it did
+        write_bytes(target, source.read_bytes())
+    for place in clear:
+        place.unlink(missing_ok=True)
 
 
 def finish_replacements(root: Place, units: range) -> None:
     """Finish what a killed process had decided to replace of `units`. Only for the holder of their lock."""
-    if isinstance(root, ObjectPath):  # where nothing can be moved, and nothing is replaced
-        return
     with disk_errors("finish an interrupted write to", root):
         for unit in list(_staged_units(root)):
             if unit in units:
@@ -64,9 +74,10 @@ def take_back_commit(root: Place, unit: int) -> None:
         fsync_path(folder)
 
 
-def _staged_units(root: Path) -> Iterator[int]:
-    suffix = f"{STAGED}.json"
-    for entry in (root / MARKER_FOLDER).glob(f"*{suffix}"):
-        stem = entry.name.removesuffix(suffix)
-        if stem.isdecimal():
+def _staged_units(root: Place) -> Iterator[int]:
+    folder, suffix = root / MARKER_FOLDER, f"{STAGED}.json"
+    names = folder.sizes() if isinstance(folder, ObjectPath) else [entry.name for entry in folder.iterdir()]
+    for name in names:
+        stem = name.removesuffix(suffix)
+        if name.endswith(suffix) and stem.isdecimal():
             yield int(stem)

@@ -73,8 +73,8 @@ class Store:
     def recipe(self) -> Recipe:
         return self.root.recipe
 
-    @property
-    def recipe_id(self) -> str:
+    @cached_property
+    def recipe_id(self) -> str:  # every marker is compared with it, and a digest takes longer than to read one
         return self.root.recipe.recipe_id
 
     @property
@@ -431,7 +431,8 @@ class Store:
         without taking it.
 
         Raises:
-            UsageError: another process holds it, or one that overlaps it.
+            UsageError: another process holds it, or one that overlaps it; so does a second holder in this process.
+            StoreError: the store has grown since it was opened.
         """
         import fcntl  # absent on Windows, where stores can still be read
 
@@ -459,6 +460,8 @@ class Store:
                 raise UsageError(
                     f"Another extraction is running on {self.name}{which}. Wait for it to end, or stop it first."
                 )
+            if read_root(self.place).plan_id != self.plan_id:  # units of the old plan would undo those of the new one
+                raise StoreError(f"{self.name} has grown since it was opened. Run the same command again.")
             yield
 
 

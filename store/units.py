@@ -12,7 +12,9 @@ from coldframe.errors import StoreError, UsageError
 from coldframe.store.files import Written, disk_errors, write_pieces
 from coldframe.store.int8_tokens import Int8Tokens, Reconstruction
 from coldframe.store.layout import ArraySpec
-from coldframe.store.markers import STAGED, Marker, marker_path, staged_marker_path, write_sealed_json
+from coldframe.store.lease import LEASE_FILE, require_not_lost
+from coldframe.store.markers import MARKER_FOLDER, STAGED, Marker, marker_path, staged_marker_path, write_sealed_json
+from coldframe.store.object_path import ObjectPath
 from coldframe.store.recipe import canonical_json
 from coldframe.store.replace import finish_replacement, take_back_commit
 from coldframe.store.schema import Reason, Status, layer_array, scale_array
@@ -107,19 +109,20 @@ def write_unit(store: Store, unit: int, result: UnitResult) -> Marker:
     _check_result(store, unit, result)
     tokens = _CheckedTokens(result)
     with disk_errors(f"write unit {unit} to", store.place):
+        finish_replacement(store.place, unit)  # or what a killed writer decided would come back later, over this
         replaces = store.trusted_marker(unit) is not None
-        if replaces:
-            _ = store.path  # an object store moves nothing: it is refused before anything is written
-        else:
+        if not replaces:
             take_back_commit(store.place, unit)
         objects = {}
         for name, fill in tokens.fills(store).items():
             spec = store.unit_arrays[name]
             objects[spec.object_key(unit)] = _write_object(store, spec, unit, fill, STAGED if replaces else "")
+        if isinstance(store.place, ObjectPath):
+            require_not_lost(store.place / MARKER_FOLDER / LEASE_FILE)
         marker = _marker(store, unit, result, tokens, objects)
         if replaces:
-            write_sealed_json(staged_marker_path(store.path, unit), marker.to_dict())
-            finish_replacement(store.path, unit)
+            write_sealed_json(staged_marker_path(store.place, unit), marker.to_dict())
+            finish_replacement(store.place, unit)
         else:
             write_sealed_json(marker_path(store.place, unit), marker.to_dict())
     store.refresh()

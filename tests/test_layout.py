@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import re
 import subprocess
 import sys
 import tomllib
@@ -132,3 +133,10 @@ def test_light_parts_start_light(start: str, absent: list[str]) -> None:
 def test_version_is_the_newest_in_the_changelog() -> None:
     heads = [line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## [")]
     assert heads[0].startswith(f"## [{coldframe.__version__}]")
+
+
+def test_every_test_that_the_guide_to_operations_names_exists() -> None:
+    named = re.findall(r"`((?:serve|store)/test_\w+\.py)(?:::(test_\w+))?`", (ROOT / "docs/operations.md").read_text())
+    assert len(named) > 20
+    missing = [f"{file}::{test}" for file, test in named if f"def {test}" not in (ROOT / "tests" / file).read_text()]
+    assert not missing

@@ -27,3 +27,11 @@ def test_small_shares_keep_their_encoder_whole() -> None:
 def test_encoder_on_a_gpu_leaves_the_cores_to_decoding() -> None:
     assert share_cores(workers=1, on_gpu=True, cores=16) == CoreShare(threads=1, decoders=15)
     assert share_cores(workers=4, on_gpu=True, cores=16) == CoreShare(threads=1, decoders=3)
+
+
+@pytest.mark.parametrize("cores", [1, 5])
+def test_cores_are_those_of_the_affinity_mask(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(7, 7 + cores)))
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    assert share_cores(workers=1, on_gpu=False) == share_cores(workers=1, on_gpu=False, cores=cores)
+    assert share_cores(workers=1, on_gpu=True) == share_cores(workers=1, on_gpu=True, cores=cores)

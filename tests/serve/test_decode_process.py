@@ -131,6 +131,12 @@ def test_children_come_from_a_server_without_threads(process: DecodeProcess) -> 
     assert len(os.listdir(f"/proc/{parent}/task")) == 1
 
 
+def test_children_yield_to_the_encoder(process: DecodeProcess) -> None:
+    (pid,) = process.run(stubs.process_number)
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpriority(os.PRIO_PROCESS, pid) == min(19, own + decode_process.NICENESS) > own
+
+
 def test_many_starts_leave_no_descriptors_and_no_processes() -> None:
     def open_files() -> int:
         return len(os.listdir("/proc/self/fd"))

@@ -25,6 +25,7 @@ from coldframe.serve import planner as planner_module
 from coldframe.serve import unit as unit_module
 from coldframe.serve.clips import VideoCache, VideoClips, read_clips
 from coldframe.serve.decode_process import DecodeProcess
+from coldframe.serve.execution import Execution
 from coldframe.serve.extract import Extraction, extract, make_recipe
 from coldframe.serve.guard import FailureLimits
 from coldframe.serve.inputs import collect_inputs
@@ -53,7 +54,8 @@ def run(inputs: Path, bundle: Bundle, store: Path, **options: Any) -> Extraction
     }
     videos = options.pop("videos", None) or collect_inputs([str(inputs)]).videos
     recipe = make_recipe(bundle, **recipe_options)
-    return extract(videos, bundle, str(store), recipe, progress=progress_bar, **options)
+    rest = {name: options.pop(name) for name in ("part", "append") if name in options}
+    return extract(videos, bundle, str(store), recipe, progress=progress_bar, how=Execution(**options), **rest)
 
 
 def corpus(folder: Path, barcodes: Barcodes, videos: int = 10) -> Path:

@@ -23,6 +23,7 @@ from coldframe.export.onnx_runtime import OnnxRuntime
 from coldframe.export.tensorrt_library import load_library
 from coldframe.export.torch_cuda import TorchEncode
 from coldframe.progress import progress_bar
+from coldframe.serve.execution import Execution
 from coldframe.serve.extract import extract, make_recipe
 from coldframe.serve.runtime import open_runtime, require_variant
 from tests.export.conftest import TINY, lively_model, random_clips
@@ -158,7 +159,7 @@ def test_extraction_refuses_an_engine_for_another_gpu(
                 str(no_reading / "s.zarr"),
                 make_recipe(bundle),
                 progress=progress_bar,
-                backend="tensorrt_rtx",
+                how=Execution(backend="tensorrt_rtx"),
             )
     finally:
         engine.path.with_name(f"{engine.path.name}.json").unlink()

@@ -15,9 +15,10 @@ from coldframe.serve import clips as clips_module
 from coldframe.serve import extract as extract_module
 from coldframe.serve import watch as watch_module
 from coldframe.serve.guard import FailureGuard, FailureLimits
-from coldframe.store import open_store, summarise, verify_store
+from coldframe.store import Reason, Status, create_store, open_store, summarise, verify_store, write_unit
 from tests.serve import inline
 from tests.serve.test_extract import Barcodes
+from tests.store.plans import ENCODER, small_geometry, small_plan, small_result
 
 
 def coldframe(*arguments: str | Path) -> Result:
@@ -169,3 +170,49 @@ def test_max_failures_counts_the_whole_store_and_all_workers(
     assert result.exit_code == 1, result.output
     assert "6 videos failed, --max-failures allows 5; of this run's" in result.stderr
     assert "the reason changed" in result.stderr
+
+
+@pytest.mark.usefixtures("_decode_here")
+def test_a_store_with_too_many_failures_already_is_not_gone_on_with(
+    tmp_path: Path, bundle: Bundle, barcodes: Barcodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, store = videos(tmp_path / "v", barcodes, 8), tmp_path / "s.zarr"
+    options = (folder, "--encoder", bundle.path, "--store", store)
+    real = clips_module.read_in_child
+
+    def away(video: clips_module.VideoClips, size: int) -> object:
+        return real(replace(video, path="/away") if video.path[-5] in "123" else video, size)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(clips_module, "read_in_child", away)
+        assert coldframe("extract", *options).exit_code == 3
+        again = coldframe("extract", *options, "--max-failures", "2")
+        assert (again.exit_code, again.stderr.count("\n")) == (1, 1)
+        assert "3 videos failed, --max-failures allows 2 (before this run)" in again.stderr
+        retried = coldframe("retry-failed", store, "--encoder", bundle.path, "--max-failures", "2")
+        assert (retried.exit_code, "allows 2; of this run's, 3 of them" in retried.stderr) == (1, True)
+    assert coldframe("retry-failed", store, "--encoder", bundle.path, "--max-failures", "2").exit_code == 0
+
+
+def test_known_failures_that_fail_again_are_told_without_new_ones() -> None:
+    guard = FailureGuard(FailureLimits(videos=1), failed=["a", "b"])
+    with pytest.raises(ColdframeError, match=r"2 videos failed, --max-failures allows 1; of this run's, none is new"):
+        guard.counted("a", "timeout")
+
+
+def test_failures_of_other_parts_count_while_they_run(tmp_path: Path) -> None:
+    plan = small_plan([16] * 6)
+    store = create_store(tmp_path / "s", plan, geometry=small_geometry(), encoder=ENCODER)
+
+    def fail(unit: int) -> None:
+        result = small_result(store, unit)
+        result.status[:], result.reason[:] = Status.FAILED, Reason.TIMEOUT
+        write_unit(open_store(store.path, writable=True), unit, result)
+
+    fail(0)
+    watch = watch_module.StoreWatch(store, range(1, 6), FailureLimits(videos=2))
+    fail(4)  # which another part has
+    watch.look()
+    fail(5)
+    with pytest.raises(ColdframeError, match=r"3 videos failed, --max-failures allows 2; of this run's, 2 of them"):
+        watch.look()

@@ -137,3 +137,24 @@ def test_part_names_the_videos_that_the_store_does_not_have(tmp_path: Path, bund
     assert "new.mp4 is new" in result.stderr
     assert "09.mp4 is missing" in result.stderr
     assert "twin" not in result.stderr
+
+
+def test_nothing_else_is_done_to_a_store_while_a_part_runs(tmp_path: Path, bundle: Bundle, barcodes: Barcodes) -> None:
+    folder = corpus(tmp_path / "c", barcodes, videos=24)
+    assert run_part("1/2", folder, bundle, tmp_path / "s").exit_code in (0, 3)
+    assert run_part("2/2", folder, bundle, tmp_path / "s").exit_code in (0, 3)
+    (tmp_path / "more").mkdir()
+    shutil.copy(barcodes(70, 7000), tmp_path / "more/new.mp4")
+    store = open_store(tmp_path / "s", writable=True)
+    before = {file: file.read_bytes() for file in store.path.rglob("*") if file.is_file()}
+    encoder = ["--encoder", str(bundle.path)]
+    more = ["--store", str(store.path), "--tokens", "full", "--dtype", "float32", "--append"]
+    with store.lock(range(1)):
+        for command in (
+            ["extract", str(tmp_path / "more"), *encoder, *more],
+            ["repair", str(store.path), *encoder],
+            ["retry-failed", str(store.path), *encoder],
+        ):
+            result = CliRunner().invoke(main, command)
+            assert (result.exit_code, "Another extraction is running" in result.stderr) == (2, True), result.output
+    assert {file: file.read_bytes() for file in store.path.rglob("*") if file.is_file()} == before

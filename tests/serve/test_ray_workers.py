@@ -2,6 +2,7 @@
 of its own, so that its threads and warnings stay out of the other tests."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +17,10 @@ from coldframe.errors import ColdframeError, UsageError
 from coldframe.export import Bundle
 from coldframe.serve import ray_workers
 from coldframe.serve.stages import StageSeconds
+from coldframe.serve.unit import RunnerSettings
 from coldframe.store import create_store, open_store, verify_store
+from coldframe.store.replace import take_back_commit
+from tests.serve import inline
 from tests.serve.test_extract import contents, corpus, run
 from tests.store.plans import ENCODER, small_geometry, small_plan
 
@@ -78,6 +82,18 @@ def test_missing_ray_is_one_line_with_the_extra(
     assert result.exit_code == 2
     assert result.stderr.strip().splitlines()[-1].endswith("pip install 'coldframe[ray]'")
     assert not (tmp_path / "s").exists()
+
+
+class Once:
+    """The second call is `call`: a unit's writer first looks for a replacement to finish, then finishes its own."""
+
+    def __init__(self, call: Callable[[Path, int], None]) -> None:
+        self.call, self.calls = call, 0
+
+    def __call__(self, root: Path, unit: int) -> None:
+        self.calls += 1
+        if self.calls == 2:
+            self.call(root, unit)
 
 
 class ActorGone(Exception):
@@ -187,3 +203,39 @@ def test_silence_of_all_actors_ends_the_run(tmp_path: Path, monkeypatch: pytest.
 
     with pytest.raises(ColdframeError, match="No Ray actor answered for 0 s"):
         hand_out(tmp_path, 3, run)
+
+
+def test_actor_that_died_while_it_replaced_a_unit_loses_no_old_row(
+    tmp_path: Path, bundle: Bundle, barcodes: Barcodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The old rows' video is gone, so they are nowhere but in what the dead actor had staged."""
+    inline.use(monkeypatch)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    shutil.copy(barcodes(70, 0), tmp_path / "a/old.mp4")
+    shutil.copy(barcodes(70, 70), tmp_path / "b/new.mp4")
+    store = tmp_path / "s"
+    run(tmp_path / "a", bundle, store)
+    old = open_store(store).patch()
+
+    class Killed(BaseException):
+        pass
+
+    def die(root: Path, unit: int) -> None:
+        take_back_commit(root, unit)  # the first thing that happens once it is decided
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr("coldframe.store.units.finish_replacement", die_once := Once(die))
+        with pytest.raises(Killed):
+            run(tmp_path / "b", bundle, store, append=True)
+    assert die_once.calls == 2
+    (tmp_path / "a/old.mp4").unlink()
+    assert open_store(store).trusted_marker(0) is None
+    settings = RunnerSettings(
+        store=str(store), bundle=str(bundle.path), backend="onnxruntime", threads=1, batch_clips=4
+    )
+    ray_workers.UnitActor(settings).run([0])
+    assert (open_store(store).patch([0, 1]) == old).all()
+    assert len(open_store(store).ok_rows()) == 4
+    assert verify_store(store).passed

@@ -144,3 +144,32 @@ def test_another_encoder_or_a_running_extraction_is_refused(tmp_path: Path, temp
     root = store / "zarr.json"
     assert coldframe("repair", store / "cls", "--encoder", bundle.path).exit_code == 2
     assert root.exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "message"),
+    [
+        ("repair", ("--decoder", "dali-cpu", "--decoders", "2"), "decoders is 2, but dali-cpu reads many"),
+        ("retry-failed", ("--decoder", "dali-cpu", "--decoders", "2"), "decoders is 2, but dali-cpu reads many"),
+        ("repair", ("--backend", "torch", "--device", "cuda"), "there is no usable GPU here"),
+        ("repair", ("--decoder", "dali"), "GPU"),
+    ],
+)
+def test_what_cannot_run_here_gives_nothing_up(
+    tmp_path: Path, template: Path, bundle: Bundle, command: str, options: tuple[str, ...], message: str
+) -> None:
+    store = shutil.copytree(template / "s.zarr", tmp_path / "s.zarr")
+    DAMAGES["flipped bit"](store)
+    before = contents(store)
+    result = coldframe(command, store, "--encoder", bundle.path, *options)
+    assert (result.exit_code, message in result.stderr) == (2, True), result.output
+    assert contents(store) == before
+
+
+def test_decode_processes_change_no_row_of_a_repair(tmp_path: Path, template: Path, bundle: Bundle) -> None:
+    store = shutil.copytree(template / "s.zarr", tmp_path / "s.zarr")
+    rows = open_store(store).patch()
+    DAMAGES["deleted"](store)
+    assert coldframe("repair", store, "--encoder", bundle.path, "--decoders", "3", "--workers", "1").exit_code == 3
+    assert (open_store(store).patch() == rows).all()
+    assert verify_store(store).passed

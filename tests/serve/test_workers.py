@@ -90,3 +90,77 @@ def test_second_interrupt_stops_at_once(tmp_path: Path, bundle: Bundle, barcodes
         time.sleep(0.05)
     assert group_is_gone(run.pid)
     assert open_store(tmp_path / "s.zarr").ok_rows().size == 0
+
+
+WITH_A_CHILD_OF_ITS_OWN = """
+import subprocess, sys
+from coldframe.cli import main
+
+child = subprocess.Popen(["sleep", "600"])
+print(child.pid, flush=True)
+main(sys.argv[1:])
+"""
+
+
+def children_of(pid: int) -> list[int]:
+    found = [int(child) for task in Path(f"/proc/{pid}/task").glob("*/children") for child in task.read_text().split()]
+    return [*found, *(grandchild for child in found for grandchild in children_of(child))]
+
+
+def test_a_run_ends_its_own_children_and_nobody_elses(tmp_path: Path, bundle: Bundle, barcodes: Barcodes) -> None:
+    """One that the program had started itself, in the same group, stays."""
+    store = tmp_path / "s.zarr"
+    arguments = ["extract", barcodes(510, 0), "--encoder", bundle.path, "--store", store, "--workers", "2"]
+    arguments += ["--tokens", "full", "--fps", "60", "--hop", "1", "--batch-clips", "1"]  # 1,020 rows
+    command = [sys.executable, "-c", WITH_A_CHILD_OF_ITS_OWN, *map(str, arguments)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+    ) as run:
+        assert run.stdout is not None
+        other = int(run.stdout.readline())
+        while not (store / "units/0.json").exists():
+            assert run.poll() is None
+            time.sleep(0.01)
+        started = children_of(run.pid)
+        lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ") for pid in started}
+        run.terminate()
+        run.wait(timeout=60)
+    own = [pid for pid, line in lines.items() if b"sleep" not in line]
+    # workers are spawned, decoders come from a fork server: nobody has this process's locks
+    assert sum(b"spawn_main" in lines[pid] for pid in own) == 2
+    assert sum(b"multiprocessing.forkserver" in lines[pid] for pid in own) >= 2
+    assert all(b"multiprocessing" in lines[pid] for pid in own)
+    deadline = time.monotonic() + 30
+    while any(is_alive(pid) for pid in own) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [lines[pid] for pid in own if is_alive(pid)]
+    try:
+        assert is_alive(other)
+    finally:
+        os.kill(other, signal.SIGKILL)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+ON_ONE_CORE = """
+import os, sys
+from coldframe.cli import main
+
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+main(sys.argv[1:])
+"""
+
+
+def test_threads_follow_from_the_affinity_mask(tmp_path: Path, bundle: Bundle, barcodes: Barcodes) -> None:
+    store = tmp_path / "s.zarr"
+    arguments = ["extract", barcodes(70, 0), "--encoder", bundle.path, "--store", store]
+    command = [sys.executable, "-c", ON_ONE_CORE, *map(str, arguments)]
+    subprocess.run(command, check=True, capture_output=True)
+    marker = open_store(store).trusted_marker(0)
+    assert marker is not None
+    assert marker.provenance["threads"] == "1"

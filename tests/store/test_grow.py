@@ -257,3 +257,42 @@ def test_an_altered_plan_is_not_grown(filled: Store) -> None:
     more = further((4,), tokens="full", columns={"label": ["z"], "take": np.arange(1)})
     with pytest.raises(StoreError, match="has been altered since it was made"):
         grow_store(filled, merge_plans(read_plan(filled), more))
+
+
+def test_whoever_opened_the_store_before_it_grew_may_not_write_to_it(filled: Store) -> None:
+    """A marker of the old plan for the unit that it ended in would undo the rows behind it."""
+    part, other = open_store(filled.path, writable=True), open_store(filled.path, writable=True)
+    more = further((40,), tokens="full", columns={"label": ["z"], "take": np.arange(1)})
+    with filled.lock():
+        grown = grow_store(filled, merge_plans(read_plan(filled), more))
+    fill(grown)
+    for units in (None, range(2, 4)):
+        with pytest.raises(StoreError, match="has grown since it was opened"), part.lock(units):
+            pytest.fail("a lock on the old plan")
+    with pytest.raises(StoreError, match="has grown since it was opened"), other.lock():
+        grow_store(other, merge_plans(read_plan(other), more))  # as the second of two appends at once would
+    with grown.lock():
+        assert pending_units(grown) == []
+
+
+def test_a_growth_that_another_process_finished_first_is_no_error(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = merge_plans(read_plan(filled), further((4,), tokens="full", columns={"label": ["z"], "take": np.arange(1)}))
+    with monkeypatch.context() as patched:
+        patched.setattr("coldframe.store.grow._move_in", lambda folder: (_ for _ in ()).throw(Killed()))
+        with pytest.raises(Killed):
+            grow_store(filled, plan)
+    real = Store.lock
+
+    def slow(store: Store, units: range | None = None) -> Any:
+        with monkeypatch.context() as patched:
+            patched.setattr(Store, "lock", real)
+            finish_growth(store.path)
+        return real(replace(store, root=open_store(store.path).root), units)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "lock", slow)
+        finish_growth(filled.path)
+    assert open_store(filled.path).rows == 55
+    assert not (filled.path / "units/next").exists()

@@ -7,16 +7,19 @@ import time
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import zarr
 from click.testing import CliRunner
 
-from coldframe.errors import StoreError, UsageError
+from coldframe.errors import ColdframeError, StoreError, UsageError
 from coldframe.store import (
     Store,
+    committed_units,
     create_store,
+    finish_replacements,
     nearest,
     open_store,
     pending_units,
@@ -203,3 +206,71 @@ def test_commands_take_the_url(tmp_path: Path, remote: Store) -> None:
     assert shown.exit_code == 0
     assert shown.output.startswith(f"{URL}: complete")
     assert convert(remote, "npy", tmp_path / "out").rows == 50
+
+
+def test_nothing_is_committed_without_the_lease(door: FrontDoor) -> None:
+    """The unit that is being written when it is lost is not: its objects may be another run's by then."""
+    store = made(f"s3://{BUCKET}/lost.zarr")
+    lease = ObjectPath(BUCKET, "lost.zarr/units/lease.json")
+
+    def work() -> None:
+        with store.lock():
+            write_unit(store, 0, small_result(store, 0))
+            lease.put(b'{"holder": "another"}')
+            try:
+                time.sleep(10)
+            except KeyboardInterrupt:  # which the main thread gets, while another one still writes
+                write_unit(store, 1, small_result(store, 1))
+
+    with pytest.raises(ColdframeError, match=r"The lease on .* was lost"):
+        work()
+    assert committed_units(store) == [0]
+    lease.unlink()
+    with store.lock():
+        write_unit(store, 1, small_result(store, 1))
+    assert committed_units(store) == [0, 1]
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: what cleans up after errors must not be needed."""
+
+
+@pytest.fixture(scope="module")
+def rewritten(door: FrontDoor) -> Store:
+    """Whole before and after each test."""
+    return extracted(made(f"s3://{BUCKET}/rewritten.zarr"))
+
+
+@pytest.mark.parametrize("survives", [0, 3, 4, 5, 6, 8, 9, 11, 12, 14, 15])
+def test_a_kill_while_a_unit_is_replaced_loses_nothing(
+    rewritten: Store, monkeypatch: pytest.MonkeyPatch, survives: int
+) -> None:
+    before = rewritten.cls()
+    steps = 0
+
+    def counted(real: Any) -> Any:
+        def step(*arguments: Any, **options: Any) -> Any:
+            nonlocal steps
+            if steps == survives:
+                raise Killed
+            steps += 1
+            return real(*arguments, **options)
+
+        return step
+
+    with monkeypatch.context() as patched:
+        for name in ("put", "unlink"):
+            patched.setattr(ObjectPath, name, counted(getattr(ObjectPath, name)))
+        with pytest.raises(Killed):
+            write_unit(rewritten, 1, small_result(rewritten, 1))
+    reader = open_store(rewritten.place)
+    assert set(committed_units(reader)) >= {0, *range(2, reader.unit_count)}
+    finish_replacements(rewritten.place, range(rewritten.unit_count))
+    store = open_store(rewritten.place, writable=True)
+    assert pending_units(store) == []
+    np.testing.assert_array_equal(store.cls(), before)
+    assert verify_store(store.place).passed
+    write_unit(store, 1, small_result(store, 1))  # and what an undecided one left is in nobody's way
+    assert verify_store(store.place).passed
+    assert isinstance(store.place, ObjectPath)
+    assert not [key for key in store.place.sizes() if ".next" in key]

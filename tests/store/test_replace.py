@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coldframe.errors import ColdframeError, StoreError
+from coldframe.errors import ColdframeError, StoreError, UsageError
 from coldframe.store import (
     Reason,
     Status,
@@ -150,3 +150,43 @@ def test_a_staged_marker_that_is_damaged_decides_nothing(filled: Store) -> None:
     write_unit(filled, 1, small_result(filled, 1))
     assert not (filled.path / "cls/c/1/0.next").exists()
     assert verify_store(filled.path).passed
+
+
+def test_a_replacement_that_was_decided_does_not_come_back_over_a_later_one(
+    filled: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer died in the middle of putting the new objects in place; another writer is given the unit."""
+    write_unit(filled, 1, with_failures(filled, 1, {17: Reason.TIMEOUT}))
+    _, result = taken_over(filled, 1, (Reason.TIMEOUT,))
+    real, moves = Path.replace, 0
+
+    def die(source: Path, target: Path) -> Path:
+        nonlocal moves
+        moves += "next" in source.name and "partial" not in source.name
+        if moves == 3:
+            raise Killed
+        return real(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", die)
+        with pytest.raises(Killed):
+            write_unit(filled, 1, result)
+    store = open_store(filled.path, writable=True)
+    assert store.trusted_marker(1) is None
+    last = with_failures(store, 1, {30: Reason.TIMEOUT})
+    write_unit(store, 1, last)
+    finish_replacements(store.path, range(store.unit_count))
+    assert verify_store(store.path).passed
+    assert not list(store.path.rglob("*.next*"))
+    assert np.setdiff1d(np.arange(16, 32), open_store(store.path).ok_rows()).tolist() == [21, 30]
+
+
+def test_a_store_is_locked_once_also_within_a_process(filled: Store) -> None:
+    with filled.lock(range(1, 3)):
+        for units in (None, range(1, 3), range(2, 4), range(4)):
+            with pytest.raises(UsageError, match="Another extraction is running"), filled.lock(units):
+                pytest.fail("locked twice")
+        with filled.lock(range(1)), filled.lock(range(3, 4)):
+            pass
+    with filled.lock(), pytest.raises(UsageError, match="overlaps this part"), filled.lock(range(1)):
+        pytest.fail("locked twice")

@@ -1,9 +1,13 @@
 """Many rows: memory does not follow their number, and no row of them is lost."""
 
+import gc
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+from coldframe.store import Store, open_store
 
 WRITE_ALL = """
 import json, re, sys
@@ -41,3 +45,28 @@ def test_two_hundred_thousand_rows_take_the_memory_of_their_plan(tmp_path: Path)
     assert many["kept"]
     plan_bytes = 200_000 * 4 * 16  # frame numbers and times, four a row, and what else a row has in the plan
     assert int(str(many["peak_bytes"])) - int(str(few["peak_bytes"])) < 8 * plan_bytes
+
+
+def test_opening_reading_and_closing_leaves_nothing_behind(filled: Store) -> None:
+    """3,000 cycles are in docs/LOG.md."""
+
+    def held() -> tuple[int, int, int]:
+        gc.collect()
+        resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), resident
+
+    def cycle() -> None:
+        store = open_store(filled.path)
+        assert len(store.cls()) == 50
+        assert store.patch([3]).shape == (1, 4, 4, 4, 8)
+        assert len(store.video_column("path")) == 5
+
+    for _ in range(40):
+        cycle()
+    before = held()
+    for _ in range(160):
+        cycle()
+    after = held()
+    assert after[0] <= before[0]
+    assert after[1] <= before[1]
+    assert after[2] - before[2] < 160 * 8192  # a store that stayed would keep its arrays and the caches of zarr
