@@ -44,7 +44,9 @@ from coldframe.store import open_store
     show_default=True,
     help="Of the label null; the smallest p is 1 / (permutations + 1).",
 )
-@click.option("--report", "report_file", metavar="R.html", help="Write one HTML page, and R.json beside it.")
+@click.option(
+    "--report", "report_file", metavar="R.html", help="Write an HTML page, and R.json and its plots (SVG) beside it."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
 def controls_command(
     store: str,

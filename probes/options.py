@@ -68,7 +68,12 @@ def outputs(command: _Command) -> _Command:
     """`--report`, `--save` and `--json`."""
     return _all(
         command,
-        click.option("--report", "report_file", metavar="R.html", help="Write one HTML page, and R.json beside it."),
+        click.option(
+            "--report",
+            "report_file",
+            metavar="R.html",
+            help="Write an HTML page, and R.json and its plots (SVG) beside it.",
+        ),
         click.option(
             "--save", type=click.Path(path_type=Path), metavar="FILE", help="Write the head that is best on validation."
         ),

@@ -1,4 +1,4 @@
-"""Page: a report as one HTML file that needs no network, with its numbers as JSON beside it."""
+"""Page: a report as one HTML file that needs no network, with its numbers as JSON and its plots as SVG beside it."""
 
 import json
 import os
@@ -19,6 +19,7 @@ from coldframe.probes.probe_report import ProbeReport
 from coldframe.probes.sealed import TestReads
 from coldframe.probes.split_manifest import SplitManifest
 from coldframe.probes.svg import text
+from coldframe.probes.svg_files import svg_files
 from coldframe.probes.uncertainty import uncertainty
 from coldframe.store import Store
 from coldframe.store.files import disk_errors, write_bytes
@@ -33,7 +34,7 @@ def write_page(
     controls: ControlReport | None = None,
     seconds: Mapping[str, float],
 ) -> None:
-    """Write `file` (`*.html`) and the same name with `.json`.
+    """Write `file` (`*.html`), the same name with `.json`, and every plot as `<name>.<plot>.svg`.
 
     Args:
         store: what was probed; its recipe says how it was extracted.
@@ -57,7 +58,7 @@ def write_page(
 
 
 def write_both(file: str | os.PathLike[str], html: str, plain: Mapping[str, Any]) -> None:
-    """Write a page, and its numbers with `.json` beside it.
+    """Write a page, and its numbers with `.json` and its plots with `.<plot>.svg` beside it.
 
     Raises:
         ColdframeError: one of them cannot be written.
@@ -65,6 +66,8 @@ def write_both(file: str | os.PathLike[str], html: str, plain: Mapping[str, Any]
     path = Path(file)
     with disk_errors("write", path):
         write_bytes(path.with_suffix(".json"), json.dumps(plain, indent=1, allow_nan=False).encode() + b"\n")
+        for name, drawing in svg_files(html).items():
+            write_bytes(path.with_suffix(f".{name}.svg"), drawing.encode())
         write_bytes(path, html.encode())
 
 
