@@ -194,7 +194,7 @@ def _lost_in_place(packets: Packets, order: NDArray[np.int64]) -> NDArray[np.int
 
 
 def _vanished(stream: StreamFacts, packets: Packets, every: FirstFrames) -> frozenset[int]:
-    """Packets behind the first frame's that neither gave a frame nor were given up: zeros, which are no error to FFmpeg.
+    """Packets behind the first frame's that neither gave a frame nor were given up: zeros are no error to FFmpeg.
 
     Told only where each packet is to give a frame: not in pairs of fields, nor in MPEG-4, which has empty pictures.
     """
