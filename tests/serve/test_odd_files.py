@@ -157,6 +157,19 @@ def test_b_frames_in_an_avi_are_at_their_places_or_lost_with_their_group(
     assert [(place, shown) for place, shown in enumerate(found) if shown not in (place, "decode_error")] == []
 
 
+@pytest.mark.parametrize("change", ["cut", "zeros"])
+def test_an_avi_cut_or_emptied_at_any_packet_gives_nothing_wrong(tmp_path: Path, change: str) -> None:
+    whole = write_video(tmp_path / "whole.avi", COUNT, time_base=Fraction(1, 30))
+    data, path = whole.read_bytes(), tmp_path / "a.avi"
+    with av.open(str(whole)) as container:
+        places = [packet.pos for packet in container.demux(video=0) if packet.pos]
+    for number in range(14, COUNT - 1):
+        begin, end = places[number] + 8, places[number + 1]  # behind the chunk's head
+        path.write_bytes(data[:begin] if change == "cut" else data[:begin] + bytes(end - begin) + data[end:])
+        found = list(numbers(path, build_index(str(path))))
+        assert [(place, shown) for place, shown in enumerate(found) if shown not in (place, "decode_error")] == []
+
+
 @pytest.mark.parametrize("name", ["a.mkv", "a.ts", "a.mp4", "a.flv", "a.avi"])
 def test_a_download_that_stopped_in_reserved_space_gives_nothing_wrong(tmp_path: Path, name: str) -> None:
     muxer = {".mp4": {"movflags": "+faststart"}, ".mkv": {"cluster_time_limit": "300"}}.get(Path(name).suffix, {})
