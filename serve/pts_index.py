@@ -27,7 +27,6 @@ _FIRST_FRAMES = 8  # decoded and compared with the packets; field pictures, for 
 _SHORT_PACKETS = 32  # files up to this length are decoded whole
 _REORDER_LIMIT = 32  # H.264 and HEVC reorder at most 16 frames, 32 fields
 _TAIL_STEPS = 16  # where a cut or a loss can leave holes: 16 frames, by the same limit
-_FRAME_IN_EACH_PACKET = ("h264", "hevc")
 _PLAUSIBLE_RATES = (Fraction(1), Fraction(300))
 
 # Demuxers that guess the pts of some packets from those before them, so that a seek changes them.
@@ -165,7 +164,7 @@ def _index_by_decoding(path: str, stream: StreamFacts, packets: Packets, cut: bo
     flags = Flag.TRUNCATED if cut else Flag(0)
     invented = stream.container_format == "avi" and stream.reorders  # by the demuxer, from decoding times
     if stream.reorders and (invented or not _orders_pictures(packets, reorders=True)):
-        lost = every.lost | _vanished(stream, packets, every) | ({len(packets) - 1} if cut else set())
+        lost = every.lost | ({len(packets) - 1} if cut else set())
         packets, order = _without_torn_groups(packets, order, lost)
     elif every.lost and _orders_pictures(packets, stream.reorders):
         order = _lost_in_place(packets, order)
@@ -191,16 +190,6 @@ def _lost_in_place(packets: Packets, order: NDArray[np.int64]) -> NDArray[np.int
     """
     group = np.cumsum(packets.key)
     return order[np.lexsort((packets.pts[order], group[order]))]
-
-
-def _vanished(stream: StreamFacts, packets: Packets, every: FirstFrames) -> frozenset[int]:
-    """Packets behind the first frame's that neither gave a frame nor were given up: zeros are no error to FFmpeg.
-
-    Told only where each packet is to give a frame: not in pairs of fields, nor in MPEG-4, which has empty pictures.
-    """
-    if stream.codec not in _FRAME_IN_EACH_PACKET or Flag.INTERLACED in every.flags:
-        return frozenset()
-    return frozenset(range(min(every.names), len(packets))) - frozenset(every.names)
 
 
 def _without_torn_groups(
