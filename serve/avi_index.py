@@ -11,19 +11,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 _ENTRY = np.dtype([("name", "S4"), ("flags", "<u4"), ("offset", "<u4"), ("bytes", "<u4")])
+_HAS_INDEX = 0x10
+_HEAD_BYTES = 1 << 16
 _MOST_BYTES = 64 << 20  # of the file's end in which the index is looked for: 4 million chunks
 
 
 def trusted_chunks(file: BinaryIO, stream_index: int, pos: NDArray[np.int64]) -> int:
-    """How many of a stream's packets are where the index has them; all of them if there is no index.
+    """How many of a stream's packets are where the index has them; all of them if the header promises no index.
 
     Args:
         file: an AVI file.
         stream_index: number of the stream.
         pos: (n,) where its packets begin in the file, in file order.
     """
+    if not len(pos):
+        return 0
     offset = _offsets(file, stream_index)
-    if offset is None or not len(pos):
+    if offset is None:
+        # An end that was lost with the index may begin in the last chunk that is left.
+        return len(pos) - _promises_index(file)
+    if not len(offset):
         return len(pos)
     both = min(len(pos), len(offset))
     shift = pos[:both] - offset[:both]
@@ -37,7 +44,7 @@ def trusted_chunks(file: BinaryIO, stream_index: int, pos: NDArray[np.int64]) ->
 
 
 def _offsets(file: BinaryIO, stream_index: int) -> NDArray[np.int64] | None:
-    """(n,) of the stream's chunks that are not empty, as the index has them."""
+    """(n,) of the stream's chunks that are not empty, as the index has them; None if there is no index."""
     size = os.fstat(file.fileno()).st_size
     tail_at = max(0, size - _MOST_BYTES)
     file.seek(tail_at)
@@ -50,7 +57,16 @@ def _offsets(file: BinaryIO, stream_index: int) -> NDArray[np.int64] | None:
     entries = np.frombuffer(body[: len(body) - len(body) % _ENTRY.itemsize], _ENTRY)
     kinds = [b"%02d%s" % (stream_index, kind) for kind in (b"dc", b"db")]  # compressed or plain pictures
     mine = entries[np.isin(entries["name"], kinds) & (entries["bytes"] > 0)]
-    return mine["offset"].astype(np.int64) if len(mine) else None
+    return mine["offset"].astype(np.int64)
+
+
+def _promises_index(file: BinaryIO) -> bool:
+    """The main header's AVIF_HASINDEX, in files that have no index of OpenDML, which would be elsewhere."""
+    file.seek(0)
+    head = file.read(_HEAD_BYTES)
+    at = head.find(b"avih")
+    flags = int.from_bytes(head[at + 20 : at + 24], "little") if at >= 0 else 0
+    return bool(flags & _HAS_INDEX) and b"indx" not in head and not _has_further_parts(file)
 
 
 def _has_further_parts(file: BinaryIO) -> bool:

@@ -28,7 +28,7 @@ class FirstFrames:
     Attributes:
         names: pts, or packet numbers, in output order. By number, packets given up keep their place.
         good: how many of `names` there are up to the last frame that did come out.
-        lost: packets were given up after the first frame.
+        lost: names of packets that were given up after the first frame.
         complete: the stream ended before as many frames as asked for were out.
         width, height: of the first frame in pixels, before rotation.
         rotation: of the first frame in degrees clockwise.
@@ -37,7 +37,7 @@ class FirstFrames:
 
     names: list[int]
     good: int
-    lost: bool
+    lost: frozenset[int]
     complete: bool
     width: int
     height: int
@@ -60,7 +60,8 @@ def decode_first(path: str, stream: StreamFacts, packets: Packets, *, at_most: i
         VideoError: `no_frames` if nothing comes out of the whole stream, `limit` if pictures are too large.
     """
     names: list[int] = []
-    count, good, lost = 0, 0, False
+    lost: set[int] = set()
+    count, good = 0, 0
     first: VideoFrame | None = None
     flags = Flag(0)
     with open_container(path) as container:
@@ -69,12 +70,12 @@ def decode_first(path: str, stream: StreamFacts, packets: Packets, *, at_most: i
         decoder = Decoder(container, video, by_number=by_number, damaged=damaged)
         run = decoder.frames(wait_for_key=packets.has_keys, leading=stream.codec in _JUDGES_LEADING)
         for name, frame in run:
+            if frame is None and first is not None:
+                lost.add(name)
             if frame is None and (first is None or not by_number):
-                lost = lost or first is not None
                 continue
             names.append(name)
             if frame is None:
-                lost = True
                 continue
             if first is None:
                 require_pixels(frame.width, frame.height)
@@ -90,7 +91,7 @@ def decode_first(path: str, stream: StreamFacts, packets: Packets, *, at_most: i
         return FirstFrames(
             names=names,
             good=good,
-            lost=lost,
+            lost=frozenset(lost),
             complete=count < at_most,
             width=first.width,
             height=first.height,

@@ -14,6 +14,7 @@ from coldframe.errors import VideoError
 from coldframe.serve.container import open_container, pyav, require_pixels, video_streams
 from coldframe.serve.heartbeat import beat
 from coldframe.serve.integrity import find_damaged
+from coldframe.serve.sample_times import require_sample_times
 from coldframe.store.schema import Flag
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def read_packets(path: str) -> tuple[StreamFacts, Packets]:
     """The video stream of `path` and all its packets.
 
     Raises:
-        VideoError: `no_video`, `no_frames`, `limit`, and what `open_container` raises.
+        VideoError: `no_video`, `no_frames`, `limit`, and what `open_container` and `require_sample_times` raise.
     """
     with open_container(path) as container:
         streams = video_streams(container)
@@ -118,6 +119,8 @@ def read_packets(path: str) -> tuple[StreamFacts, Packets]:
             flags=Flag(0) if stream.sample_aspect_ratio in (None, 0, 1) else Flag.SAR_NOT_SQUARE,
         )
         stream_id = stream.id
+    if "mov" in about.container_format.split(","):
+        require_sample_times(path, stream_id)
     damaged = find_damaged(path, about.container_format, stream_index=about.index, stream_id=stream_id, pos=packets.pos)
     return about, replace(packets, damaged=damaged)
 

@@ -6,7 +6,8 @@ be the pictures' (none at all, duplicates, a timeline that restarts, B-frames in
 presentation times), one full decoding pass numbers the frames instead.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 
@@ -25,7 +26,7 @@ MAX_SECONDS_PER_FRAME = 60.0  # on average: 3 frames over 10 hours would make 27
 _FIRST_FRAMES = 8  # decoded and compared with the packets; field pictures, for one, show in them
 _SHORT_PACKETS = 32  # files up to this length are decoded whole
 _REORDER_LIMIT = 32  # H.264 and HEVC reorder at most 16 frames, 32 fields
-_TAIL_STEPS = 16  # where a cut can leave holes: 16 frames, by the same limit
+_TAIL_STEPS = 16  # where a cut or a loss can leave holes: 16 frames, by the same limit
 _PLAUSIBLE_RATES = (Fraction(1), Fraction(300))
 
 # Demuxers that guess the pts of some packets from those before them, so that a seek changes them.
@@ -162,8 +163,11 @@ def _index_by_decoding(path: str, stream: StreamFacts, packets: Packets, cut: bo
     order = names[names < len(packets)]
     flags = Flag.TRUNCATED if cut else Flag(0)
     invented = stream.container_format == "avi" and stream.reorders  # by the demuxer, from decoding times
-    if every.lost and not invented:
-        order = _lost_in_place(packets, order, stream.reorders)
+    if stream.reorders and (invented or not _orders_pictures(packets, reorders=True)):
+        lost = every.lost | ({len(packets) - 1} if cut else set())
+        packets, order = _without_torn_groups(packets, order, lost)
+    elif every.lost and _orders_pictures(packets, stream.reorders):
+        order = _lost_in_place(packets, order)
     pts = packets.pts[order]
     usable = len(pts) > 0 and pts.min() != NO_PTS and bool((np.diff(pts) > 0).all())
     if usable and not invented and not _restarts(pts, stream):
@@ -173,17 +177,53 @@ def _index_by_decoding(path: str, stream: StreamFacts, packets: Packets, cut: bo
     return _finish(stream, packets, every, order, numbers, 1 / _rate(packets, stream), flags)
 
 
-def _lost_in_place(packets: Packets, order: NDArray[np.int64], reorders: bool) -> NDArray[np.int64]:
+def _orders_pictures(packets: Packets, reorders: bool) -> bool:
+    """True if pts can order pictures: all have one, and it is not a decoding time under another name."""
+    pts = packets.pts
+    return not ((pts == NO_PTS).any() or (reorders and bool((np.diff(pts) > 0).all())))
+
+
+def _lost_in_place(packets: Packets, order: NDArray[np.int64]) -> NDArray[np.int64]:
     """`order` with the frames that were given up, which come out late, at their places by pts within their group.
 
-    A timeline that restarts does so with a key frame, so inside a group of pictures pts can be compared; unless there
-    are none, or they are decoding times under another name.
+    A timeline that restarts does so with a key frame, so inside a group of pictures pts can be compared.
     """
-    pts = packets.pts
-    if (pts == NO_PTS).any() or (reorders and bool((np.diff(pts) > 0).all())):
-        return order
     group = np.cumsum(packets.key)
-    return order[np.lexsort((pts[order], group[order]))]
+    return order[np.lexsort((packets.pts[order], group[order]))]
+
+
+def _without_torn_groups(
+    packets: Packets, order: NDArray[np.int64], lost: Collection[int]
+) -> tuple[Packets, NDArray[np.int64]]:
+    """The rest of a group of pictures as damaged, each packet with a place, where a loss leaves no order to it.
+
+    B-frames without times: only the decoder knows where a lost one belongs. Pictures that were out before are at their
+    places. Those that the decoder was holding when it met the damage it may drop without a word, also of the group
+    before; and the group behind may begin with pictures that refer to what was lost.
+    """
+    if not lost:
+        return packets, order
+    group = np.cumsum(packets.key)
+    count = int(group[-1]) + 1
+    begin, end = np.searchsorted(group, np.arange(count)), np.searchsorted(group, np.arange(count), side="right")
+    first_lost = end + _TAIL_STEPS  # of each group, in packets
+    at = np.array([name for name in lost if name < len(packets)], np.int64)
+    np.minimum.at(first_lost, group[at], at)
+    torn = np.unique(group[at])
+    incomplete = np.bincount(group[order], minlength=count) < end - begin
+    before = torn[(torn > 0) & incomplete[torn - 1]] - 1
+    first_lost[before] = np.minimum(first_lost[before], end[before])
+    behind = torn[torn < count - 1] + 1
+    first_lost[behind] = begin[behind]
+    order = order[np.argsort(group[order], kind="stable")]
+    place = begin[group[order]] + np.arange(len(order)) - np.searchsorted(group[order], group[order])
+    kept = order[place < (first_lost - _TAIL_STEPS)[group[order]]]
+    # What is before the first frame stays out of the index.
+    affected = np.intersect1d(np.flatnonzero(first_lost < end + _TAIL_STEPS), group[order])
+    given_up = np.isin(group, affected) & ~np.isin(np.arange(len(packets)), kept)
+    order = np.concatenate((kept, np.flatnonzero(given_up)))
+    order = order[np.argsort(group[order], kind="stable")]
+    return replace(packets, damaged=packets.damaged | given_up), order
 
 
 def _rate(packets: Packets, stream: StreamFacts) -> Fraction:

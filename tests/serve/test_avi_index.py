@@ -29,11 +29,14 @@ def trusted(path: Path, pos: NDArray[np.int64] | None = None, *, stream: int = 0
         return trusted_chunks(file, stream, positions(path) if pos is None else pos)
 
 
-def test_whole_files_and_files_without_an_index_are_trusted(tmp_path: Path, whole: Path) -> None:
+def test_whole_files_are_trusted_and_without_a_promised_index_not_their_last_chunk(tmp_path: Path, whole: Path) -> None:
     assert trusted(whole) == FRAMES
     assert trusted(whole, stream=3) == FRAMES
     data = whole.read_bytes()
     (tmp_path / "none.avi").write_bytes(data[: data.rfind(b"idx1")])
+    assert trusted(tmp_path / "none.avi") == len(positions(tmp_path / "none.avi")) - 1 > FRAMES // 2
+    at = data.find(b"avih") + 20
+    (tmp_path / "none.avi").write_bytes(data[:at] + bytes(4) + data[at + 4 : data.rfind(b"idx1")])
     assert trusted(tmp_path / "none.avi") == len(positions(tmp_path / "none.avi")) > FRAMES // 2
 
 

@@ -120,7 +120,10 @@ def test_every_kind_cut_in_the_middle_gives_a_whole_beginning(
     index = build_index(str(path))
     assert 5 < len(index) < COUNT
     frames = [frame for _, frame in read_frames(str(path), index, range(len(index)))]
-    assert not any(isinstance(frame, VideoError) for frame in frames[:-3])  # the cut itself may show as damage
+    # The cut itself may show as damage; where only decoding orders B-frames, it takes what the decoder may hold along.
+    unsure = 20 if name == "raw.h264" else 3
+    assert len(frames) > unsure
+    assert not any(isinstance(frame, VideoError) for frame in frames[:-unsure])
     for frame, picture in zip(frames, pictures, strict=False):
         assert isinstance(frame, VideoError) or np.abs(frame.astype(int) - picture).mean() < 8
 
