@@ -15,12 +15,13 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from coldframe.errors import VideoError
+from coldframe.errors import ColdframeError, VideoError
 from coldframe.serve.agreement import Agreement, Square, compare
 from coldframe.serve.clips import ClipReader, PyAVReader, VideoClips
 from coldframe.serve.container import file_sha256, open_container
 from coldframe.serve.pts_index import PtsIndex, build_index
 from coldframe.store.schema import Flag
+from coldframe.store.text import path_to_text
 
 MIN_COSINE = 0.999
 _NEIGHBOURS = 2  # frames on each side that a picture is held against, to see which one it is
@@ -71,7 +72,7 @@ class Group:
     Attributes:
         recommended: the decoder to use; None if no sample can be decoded.
         quarantined: decoders that gave something else than the reference.
-        unusable: samples that PyAV cannot read, with the reason.
+        unusable: samples with a frame that PyAV cannot read, with the reason. No decoder is tried with them.
     """
 
     kind: Kind
@@ -98,6 +99,13 @@ class Diagnosis:
         """3 if a decoder is quarantined or a file is unusable."""
         return 3 if self.unusable or any(group.quarantined or group.unusable for group in self.groups) else 0
 
+    @property
+    def recommended(self) -> str | None:
+        """The decoder for all files: the first that agrees in some group and is quarantined in none."""
+        tried = {name: None for group in self.groups for name in group.backends}  # in order of preference
+        agree = [name for name in tried if any(_verdict(group, name) == "agree" for group in self.groups)]
+        return next((name for name in agree if not any(name in group.quarantined for group in self.groups)), None)
+
 
 def diagnose(
     paths: Sequence[str],
@@ -119,7 +127,7 @@ def diagnose(
         frames: frames a sample; with `encode`, the clip length that it takes.
         samples: most files tried in one group.
         encode: compares features too.
-        on_file: called after each file was looked at, and after each that was tried.
+        on_file: called after each file was looked at.
         threads: files looked at together.
     """
     groups: dict[Kind, list[tuple[str, PtsIndex]]] = defaultdict(list)
@@ -134,11 +142,13 @@ def diagnose(
             on_file()
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), str(item[0])))
     return Diagnosis(
-        groups=[
-            _try_group(kind, members, backends, size, frames, samples, encode, on_file) for kind, members in ordered
-        ],
+        groups=[_try_group(kind, members, backends, size, frames, samples, encode) for kind, members in ordered],
         unusable=unusable,
     )
+
+
+def _verdict(group: Group, backend: str) -> str | None:
+    return group.backends[backend].verdict if backend in group.backends else None
 
 
 def _look(path: str) -> tuple[Kind, PtsIndex] | VideoError:
@@ -178,7 +188,6 @@ def _try_group(
     frames: int,
     samples: int,
     encode: Encode | None,
-    on_file: Callable[[], object],
 ) -> Group:
     chosen = [members[place] for place in sorted({*np.linspace(0, len(members) - 1, samples).round().astype(int)})]
     group = Group(kind=kind, files=len(members), samples=[path for path, _ in chosen])
@@ -189,7 +198,6 @@ def _try_group(
             group.unusable[path] = f"{trial.reason}: {trial}"
         else:
             trials.append(trial)
-        on_file()
     if not trials:
         return group
     for name, make in backends.items():
@@ -259,7 +267,8 @@ def _try_backend(reader: ClipReader, trials: Sequence[_Trial], encode: Encode | 
         if agreement.verdict != "agree":
             result.verdict = agreement.verdict
         if encode is not None:
-            result.cosine = min(result.cosine or 1.0, _cosine(encode, found, trial))
+            cosine = _cosine(encode, found, trial)
+            result.cosine = cosine if result.cosine is None else min(result.cosine, cosine)
     if not any(found is not None for found in pictures):
         result.verdict = "not used"
     elif result.verdict == "agree" and result.cosine is not None and result.cosine < MIN_COSINE:
@@ -311,4 +320,9 @@ def _cosine(encode: Encode, found: Mapping[int, Square], trial: _Trial) -> float
         encode(np.stack([pictures[number] for number in numbers])[None])[0].astype(np.float64)
         for pictures in (found, trial.reference)
     )
+    if not (np.isfinite(left).all() and np.isfinite(right).all()):
+        raise ColdframeError(
+            f"The encoder gives a [CLS] that is not finite for frames of {path_to_text(trial.video.path)}, so features "
+            "cannot be compared. Export the encoder again, or run doctor without --encoder."
+        )
     return float(left @ right / max(float(np.linalg.norm(left) * np.linalg.norm(right)), 1e-12))

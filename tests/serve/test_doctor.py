@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from numpy.typing import NDArray
 
 from coldframe.cli import main
-from coldframe.errors import VideoError
+from coldframe.errors import ColdframeError, VideoError
 from coldframe.export import Bundle
 from coldframe.serve import doctor_cli
 from coldframe.serve.clips import Answer, ClipReader, PyAVReader, VideoClips
@@ -125,6 +125,47 @@ def test_features_count_where_pixels_pass(tmp_path: Path) -> None:
     assert found.groups[0].recommended is None
 
 
+def test_the_worst_cosine_counts_and_none_that_is_not_finite(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def encode(clips: NDArray[np.uint8]) -> NDArray[np.float32]:
+        calls.append(len(calls))  # first file: (1, 0) and (0, 1), whose cosine is 0; the others: equal
+        return np.array([[1, 0] if calls[-1] != 1 else [0, 1]], np.float32)
+
+    makers: dict[str, Callable[[], ClipReader]] = {"pyav": lambda: PyAVReader(image_size=SIZE)}
+    files = corpus(tmp_path)
+    found = diagnose(files, makers, size=SIZE, frames=8, samples=3, encode=encode)
+    assert (found.groups[0].backends["pyav"].cosine, found.groups[0].backends["pyav"].verdict) == (
+        0.0,
+        "other features",
+    )
+
+    def broken(clips: NDArray[np.uint8]) -> NDArray[np.float32]:
+        return np.array([[np.nan, 1]], np.float32)
+
+    with pytest.raises(ColdframeError, match=r"not finite for frames of .*0\.mp4"):
+        diagnose(files, makers, size=SIZE, frames=8, samples=1, encode=broken)
+
+
+def test_one_decoder_is_advised_for_all_files(tmp_path: Path) -> None:
+    files = [*corpus(tmp_path), str(barcode.write_video(tmp_path / "other.mp4", 30, size=(240, 120)))]
+
+    class SpoilsLarge(Broken):
+        def _spoil(self, clip: NDArray[np.uint8] | VideoError, place: int, video: VideoClips) -> Any:
+            assert isinstance(clip, np.ndarray)
+            return 255 - clip if video.path.endswith("other.mp4") else clip
+
+    makers: dict[str, Callable[[], ClipReader]] = {
+        "fast": lambda: SpoilsLarge("none"),
+        "pyav": lambda: PyAVReader(image_size=SIZE),
+    }
+    found = diagnose(files, makers, size=SIZE, frames=8, samples=1)
+    assert [group.recommended for group in found.groups] == ["fast", "pyav"]
+    assert found.recommended == "pyav"
+    assert diagnose(files[:3], makers, size=SIZE, frames=8, samples=1).recommended == "fast"
+    assert Diagnosis(groups=[], unusable={}).recommended is None
+
+
 def test_groups_are_what_makes_decoders_differ(tmp_path: Path) -> None:
     files = [
         barcode.write_video(tmp_path / "a.mp4", 20),
@@ -210,9 +251,41 @@ def test_command_recommends_dali_where_it_agrees(
 
 def test_command_exits_3_for_unusable_files(tmp_path: Path) -> None:
     (tmp_path / "bad.mp4").write_bytes(b"no video")
+    (tmp_path / "notes.txt").write_text("a note")
     run = doctor(str(tmp_path))
     assert run.exit_code == 3
-    assert "unusable" in run.stdout
+    assert "1 files: 0 groups, 1 files unusable" in run.stdout
+    assert "bad.mp4: unreadable: " in run.stdout
+    assert "passed over by their endings: 1 .txt" in run.stdout
+    assert "no decoder can be recommended" in run.stdout
+    found = json.loads(doctor(str(tmp_path), "--json").stdout)
+    assert (found["passed_over"], found["recommended"]) == ({".txt": 1}, None)
+
+
+def test_an_encoder_without_videos_is_refused() -> None:
+    run = doctor("--encoder", "nowhere")
+    assert run.exit_code == 2
+    assert "no PATH is given" in run.stderr
+
+
+def test_text_says_in_what_a_decoder_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    makers: dict[str, Callable[[], ClipReader]] = {
+        "broken": lambda: Broken("drops frames"),
+        "pyav": lambda: PyAVReader(image_size=224),
+    }
+    monkeypatch.setattr(doctor_cli, "available_backends", lambda size, threads: makers)
+    good = barcode.write_video(tmp_path / "a.mp4", 30)
+    whole = barcode.write_video(tmp_path / "w.mp4", 120, options={**barcode.X264, "g": "60"}, size=(240, 120))
+    damaged = barcode.flip_bits(whole, tmp_path / "damaged.mp4", seed=0)
+    run = doctor(str(good), str(damaged))
+    assert run.exit_code == 3
+    assert f"1 files, 1 tried, such as {good}" in run.stdout
+    assert "use pyav; QUARANTINED: broken (missing frames)" in run.stdout
+    assert f"damaged   {damaged}: decode_error: " in run.stdout
+    assert "no decoder was tried: each of the files tried has damage" in run.stdout
+    (broken,) = (line for line in run.stdout.splitlines() if line.startswith("  broken"))
+    assert broken.split()[1:] == ["missing", "frames", "-", "-", "-", "-", "-", "-", "-"]
+    assert run.stdout.splitlines()[-1] == "for all of them: --decoder pyav"
 
 
 def test_without_dali_pyav_is_tried_alone(monkeypatch: pytest.MonkeyPatch) -> None:
