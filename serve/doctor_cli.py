@@ -123,9 +123,12 @@ def _machine_text(machine: Machine) -> str:
     lines = [
         f"system    {machine.system}, Python {machine.python}",
         f"processor {machine.processor}, {machine.cores} cores",
-        f"gpu       {', '.join(machine.gpus) or 'none'}; NVDEC {'found' if machine.nvdec else 'not found'}",
+        f"gpu       {', '.join(machine.gpus) or 'none'}; driver {machine.driver or 'not found'}; "
+        f"NVDEC {'found' if machine.nvdec else 'not found'}",
+        f"decoder   {machine.decoder or 'PyAV is not installed'}",
         f"disk      {machine.folder}: {machine.free_bytes / 1e9:.1f} GB free, {written}",
         f"packages  {', '.join(f'{name} {version}' for name, version in machine.packages.items())}",
+        f"missing   {', '.join(machine.missing) or 'none'}",
     ]
     return "\n".join(lines)
 
