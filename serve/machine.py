@@ -16,8 +16,8 @@ from coldframe.errors import MissingDependency
 from coldframe.serve.container import decoder_version
 
 _PACKAGES = (
-    "coldframe", "av", "numpy", "onnxruntime", "onnxruntime-gpu", "openvino", "torch", "tensorrt", "tensorrt-rtx", "zarr",
-    "zarrs", "faiss-cpu", "nvidia-dali-cuda120", "nvidia-dali-cuda130",
+    "coldframe", "av", "numpy", "onnxruntime", "onnxruntime-gpu", "openvino", "torch", "tensorrt", "tensorrt-rtx",
+    "zarr", "zarrs", "faiss-cpu", "nvidia-dali-cuda120", "nvidia-dali-cuda130",
 )  # fmt: skip
 _GPU_FILES = Path("/proc/driver/nvidia/gpus")
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")
