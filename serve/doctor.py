@@ -7,7 +7,6 @@ decoder that gives other frames, other colours or other features than the refere
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -15,35 +14,22 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from coldframe.errors import VideoError
+from coldframe.errors import ColdframeError, VideoError
 from coldframe.serve.agreement import Agreement, Square, compare
 from coldframe.serve.clips import ClipReader, PyAVReader, VideoClips
-from coldframe.serve.container import file_sha256, open_container
-from coldframe.serve.pts_index import PtsIndex, build_index
-from coldframe.store.schema import Flag
+from coldframe.serve.container import file_sha256
+from coldframe.serve.kinds import Kind, Looked, look_at_files
+from coldframe.store.text import path_to_text
 
 MIN_COSINE = 0.999
 _NEIGHBOURS = 2  # frames on each side that a picture is held against, to see which one it is
 _WHOLE_FRAMES = 600  # up to here the reference is read from the first frame to the last, without a seek
-_RATES = (23.976, 24.0, 25.0, 29.97, 30.0, 48.0, 50.0, 59.94, 60.0, 120.0)
 
 
 class Encode(Protocol):
     """An encoder for the comparison of features: clips (B, T, S, S, 3) uint8 to [CLS] vectors (B, dim)."""
 
     def __call__(self, clips: NDArray[np.uint8]) -> NDArray[np.float32]: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    """What files of one group have in common."""
-
-    codec: str
-    size: str
-    colour: str
-    rate: str
-    rotation: int
-    flags: str
 
 
 @dataclass(kw_only=True)
@@ -71,7 +57,7 @@ class Group:
     Attributes:
         recommended: the decoder to use; None if no sample can be decoded.
         quarantined: decoders that gave something else than the reference.
-        unusable: samples that PyAV cannot read, with the reason.
+        unusable: samples with a frame that PyAV cannot read, with the reason. No decoder is tried with them.
     """
 
     kind: Kind
@@ -98,6 +84,13 @@ class Diagnosis:
         """3 if a decoder is quarantined or a file is unusable."""
         return 3 if self.unusable or any(group.quarantined or group.unusable for group in self.groups) else 0
 
+    @property
+    def recommended(self) -> str | None:
+        """The decoder for all files: the first that agrees in some group and is quarantined in none."""
+        tried = {name: None for group in self.groups for name in group.backends}  # in order of preference
+        agree = [name for name in tried if any(_verdict(group, name) == "agree" for group in self.groups)]
+        return next((name for name in agree if not any(name in group.quarantined for group in self.groups)), None)
+
 
 def diagnose(
     paths: Sequence[str],
@@ -119,77 +112,46 @@ def diagnose(
         frames: frames a sample; with `encode`, the clip length that it takes.
         samples: most files tried in one group.
         encode: compares features too.
-        on_file: called after each file was looked at, and after each that was tried.
-        threads: files looked at together.
+        on_file: called after each file was looked at.
+        threads: files looked at together, each in a process that can be killed.
     """
-    groups: dict[Kind, list[tuple[str, PtsIndex]]] = defaultdict(list)
+    groups: dict[Kind, list[Looked]] = defaultdict(list)
     unusable = {}
-    with ThreadPoolExecutor(threads) as pool:
-        for path, found in zip(paths, pool.map(_look, paths), strict=True):
-            if isinstance(found, VideoError):
-                unusable[path] = f"{found.reason}: {found}"
-            else:
-                kind, index = found
-                groups[kind].append((path, index))
-            on_file()
+    for path, found in zip(paths, look_at_files(paths, threads), strict=True):
+        if isinstance(found, VideoError):
+            unusable[path] = f"{found.reason}: {found}"
+        else:
+            groups[found.kind].append(found)
+        on_file()
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), str(item[0])))
     return Diagnosis(
-        groups=[
-            _try_group(kind, members, backends, size, frames, samples, encode, on_file) for kind, members in ordered
-        ],
+        groups=[_try_group(kind, members, backends, size, frames, samples, encode) for kind, members in ordered],
         unusable=unusable,
     )
 
 
-def _look(path: str) -> tuple[Kind, PtsIndex] | VideoError:
-    try:
-        index = build_index(path)
-        with open_container(path) as container:
-            header = container.streams[index.stream_index].codec_context
-            matrix, full = getattr(header, "colorspace", 2), getattr(header, "color_range", 0)
-            pixels = getattr(header, "pix_fmt", None)
-    except VideoError as error:
-        return error
-    untagged = Flag.COLOUR_UNTAGGED in index.flags
-    shown = Flag(index.flags & ~(Flag.COLOUR_UNTAGGED | Flag.ROTATED | Flag.VARIABLE_RATE))
-    kind = Kind(
-        codec=index.codec,
-        size=f"{index.width}x{index.height}",
-        colour=f"{pixels} {'untagged' if untagged else f'matrix {int(matrix)}'}{' full' if int(full) == 2 else ''}",
-        rate="variable" if Flag.VARIABLE_RATE in index.flags else _rate(index.fps),
-        rotation=index.rotation,
-        flags="|".join(flag.name.lower() for flag in Flag if flag in shown and flag.name) or "-",
-    )
-    return kind, index
-
-
-def _rate(fps: float) -> str:
-    if np.isnan(fps):
-        return "unknown"
-    nearest = min(_RATES, key=lambda rate: abs(rate - fps))
-    return f"{nearest:g}" if abs(nearest - fps) < 0.004 * nearest else f"{fps:.3g}"
+def _verdict(group: Group, backend: str) -> str | None:
+    return group.backends[backend].verdict if backend in group.backends else None
 
 
 def _try_group(
     kind: Kind,
-    members: Sequence[tuple[str, PtsIndex]],
+    members: Sequence[Looked],
     backends: Mapping[str, Callable[[], ClipReader]],
     size: int,
     frames: int,
     samples: int,
     encode: Encode | None,
-    on_file: Callable[[], object],
 ) -> Group:
     chosen = [members[place] for place in sorted({*np.linspace(0, len(members) - 1, samples).round().astype(int)})]
-    group = Group(kind=kind, files=len(members), samples=[path for path, _ in chosen])
+    group = Group(kind=kind, files=len(members), samples=[member.path for member in chosen])
     trials: list[_Trial] = []
-    for path, index in chosen:
-        trial = _reference(path, index, size, frames)
+    for member in chosen:
+        trial = _reference(member, size, frames)
         if isinstance(trial, VideoError):
-            group.unusable[path] = f"{trial.reason}: {trial}"
+            group.unusable[member.path] = f"{trial.reason}: {trial}"
         else:
             trials.append(trial)
-        on_file()
     if not trials:
         return group
     for name, make in backends.items():
@@ -213,9 +175,9 @@ class _Trial:
     reference: dict[int, Square]
 
 
-def _reference(path: str, index: PtsIndex, size: int, frames: int) -> _Trial | VideoError:
+def _reference(looked: Looked, size: int, frames: int) -> _Trial | VideoError:
     """Frames spread over the video, ends included, and read in one pass with their neighbours."""
-    count = len(index)
+    path, count = looked.path, looked.frames
     numbers = np.unique(np.linspace(0, count - 1, frames).round().astype(np.int64))
     near = numbers[:, None] + np.arange(-_NEIGHBOURS, _NEIGHBOURS + 1)
     near = np.unique(near[(near >= 0) & (near < count)])
@@ -259,7 +221,8 @@ def _try_backend(reader: ClipReader, trials: Sequence[_Trial], encode: Encode | 
         if agreement.verdict != "agree":
             result.verdict = agreement.verdict
         if encode is not None:
-            result.cosine = min(result.cosine or 1.0, _cosine(encode, found, trial))
+            cosine = _cosine(encode, found, trial)
+            result.cosine = cosine if result.cosine is None else min(result.cosine, cosine)
     if not any(found is not None for found in pictures):
         result.verdict = "not used"
     elif result.verdict == "agree" and result.cosine is not None and result.cosine < MIN_COSINE:
@@ -311,4 +274,9 @@ def _cosine(encode: Encode, found: Mapping[int, Square], trial: _Trial) -> float
         encode(np.stack([pictures[number] for number in numbers])[None])[0].astype(np.float64)
         for pictures in (found, trial.reference)
     )
+    if not (np.isfinite(left).all() and np.isfinite(right).all()):
+        raise ColdframeError(
+            f"The encoder gives a [CLS] that is not finite for frames of {path_to_text(trial.video.path)}, so features "
+            "cannot be compared. Export the encoder again, or run doctor without --encoder."
+        )
     return float(left @ right / max(float(np.linalg.norm(left) * np.linalg.norm(right)), 1e-12))

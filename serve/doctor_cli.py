@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
 
 import click
 import numpy as np
@@ -16,8 +15,8 @@ from coldframe.export import open_bundle
 from coldframe.progress import progress_bar
 from coldframe.serve.clips import ClipReader
 from coldframe.serve.dali_graph import gpu_count
-from coldframe.serve.doctor import Diagnosis, Encode, Group, diagnose
-from coldframe.serve.inputs import collect_inputs
+from coldframe.serve.doctor import BackendResult, Diagnosis, Encode, Group, diagnose
+from coldframe.serve.inputs import Inputs, collect_inputs, passed_over
 from coldframe.serve.machine import Machine, look_at_machine
 from coldframe.serve.readers import DecoderName, open_reader
 from coldframe.serve.runtime import open_runtime
@@ -52,7 +51,12 @@ def doctor_command(paths: tuple[str, ...], encoder: str | None, samples: int, ma
       coldframe doctor videos/ --encoder levjepa-large/
       coldframe doctor train.csv --samples 10 --json
     """
-    videos = [video.path for video in collect_inputs(paths).videos] if paths else []
+    if encoder is not None and not paths:
+        raise UsageError(
+            "--encoder compares features of videos, and no PATH is given. Name a video, folder or manifest."
+        )
+    inputs = collect_inputs(paths) if paths else Inputs(videos=[], ignored={})
+    videos = [video.path for video in inputs.videos]
     machine = look_at_machine(os.getcwd())
     diagnosis = Diagnosis(groups=[], unusable={})
     chosen = [videos[place] for place in np.linspace(0, len(videos) - 1, min(max_files, len(videos))).astype(int)]
@@ -74,6 +78,8 @@ def doctor_command(paths: tuple[str, ...], encoder: str | None, samples: int, ma
             "machine": machine.to_dict(),
             "files": len(videos),
             "looked_at": len(chosen),
+            "passed_over": inputs.ignored,
+            "recommended": diagnosis.recommended,
             "groups": [group.to_dict() for group in diagnosis.groups],
             "unusable": diagnosis.unusable,
         }
@@ -81,7 +87,7 @@ def doctor_command(paths: tuple[str, ...], encoder: str | None, samples: int, ma
     else:
         click.echo(_machine_text(machine))
         if videos:
-            click.echo(_diagnosis_text(diagnosis, len(videos), len(chosen)))
+            click.echo(_diagnosis_text(diagnosis, inputs, len(chosen)))
     raise SystemExit(diagnosis.exit_code)
 
 
@@ -117,50 +123,73 @@ def _machine_text(machine: Machine) -> str:
     lines = [
         f"system    {machine.system}, Python {machine.python}",
         f"processor {machine.processor}, {machine.cores} cores",
-        f"gpu       {', '.join(machine.gpus) or 'none'}; NVDEC {'found' if machine.nvdec else 'not found'}",
+        f"gpu       {', '.join(machine.gpus) or 'none'}; driver {machine.driver or 'not found'}; "
+        f"NVDEC {'found' if machine.nvdec else 'not found'}",
+        f"decoder   {machine.decoder or 'PyAV is not installed'}",
         f"disk      {machine.folder}: {machine.free_bytes / 1e9:.1f} GB free, {written}",
         f"packages  {', '.join(f'{name} {version}' for name, version in machine.packages.items())}",
+        f"missing   {', '.join(machine.missing) or 'none'}",
     ]
     return "\n".join(lines)
 
 
-def _diagnosis_text(diagnosis: Diagnosis, files: int, looked_at: int) -> str:
+def _diagnosis_text(diagnosis: Diagnosis, inputs: Inputs, looked_at: int) -> str:
+    files = len(inputs.videos)
     left_out = "" if files == looked_at else f" (of {files}, evenly)"
-    lines = [f"\n{looked_at} files{left_out}, {len(diagnosis.groups)} groups"]
+    lines = [f"\n{looked_at} files{left_out}: {len(diagnosis.groups)} groups, {len(diagnosis.unusable)} files unusable"]
+    if inputs.ignored:
+        lines.append(f"passed over by their endings: {passed_over(inputs.ignored)}")
     for group in diagnosis.groups:
         lines += _group_text(group)
-    lines += [f"unusable  {one_line(path)}: {one_line(why)}" for path, why in diagnosis.unusable.items()]
+    lines += [f"\nunusable  {one_line(path)}: {one_line(why)}" for path, why in diagnosis.unusable.items()]
+    lines.append(f"\nfor all of them: {_advice(diagnosis)}")
     return "\n".join(lines)
+
+
+def _advice(diagnosis: Diagnosis) -> str:
+    if diagnosis.recommended is None:
+        return "no decoder can be recommended"
+    return f"--decoder {diagnosis.recommended}"
 
 
 def _group_text(group: Group) -> list[str]:
     kind = group.kind
     lines = [
         f"\n{kind.codec} {kind.size}, {kind.colour}, {kind.rate} fps, rotated {kind.rotation}, flags {kind.flags}: "
-        f"{group.files} files, {len(group.samples)} tried",
-        f"  {'decoder':<9} {'verdict':<15} {'frames':>6} {'misplaced':>9} {'max':>4} {'mean':>6} {'block':>6} "
-        f"{'cosine':>8}  left to PyAV",
+        f"{group.files} files, {len(group.samples)} tried, such as {one_line(group.samples[0])}"
     ]
-    for name, result in group.backends.items():
-        found: list[Any] = [
-            sum(agreement.frames for agreement in result.agreements),
-            sum(agreement.misplaced for agreement in result.agreements),
-            max((agreement.max_levels for agreement in result.agreements), default=0),
-            max((agreement.mean_levels for agreement in result.agreements), default=0.0),
-            max((agreement.block_levels for agreement in result.agreements), default=0.0),
-        ]
-        cosine = "-" if result.cosine is None else f"{result.cosine:.5f}"
-        left = ", ".join(f"{count} {reason}" for reason, count in result.fallbacks.items()) or "-"
+    if group.backends:
         lines.append(
-            f"  {name:<9} {result.verdict:<15} {found[0]:>6} {found[1]:>9} {found[2]:>4} {found[3]:>6.2f} "
-            f"{found[4]:>6.2f} {cosine:>8}  {left}"
+            f"  {'decoder':<9} {'verdict':<15} {'frames':>6} {'misplaced':>9} {'max':>4} {'mean':>6} {'block':>6} "
+            f"{'cosine':>8}  files left to PyAV, and why"
         )
-    lines += [f"  unusable  {one_line(path)}: {one_line(why)}" for path, why in group.unusable.items()]
-    lines.append(f"  use {group.recommended or 'nothing'}" + _quarantine_text(group))
-    return lines
+    lines += [_backend_text(name, result) for name, result in group.backends.items()]
+    lines += [f"  damaged   {one_line(path)}: {one_line(why)}" for path, why in group.unusable.items()]
+    if not group.backends:
+        return [*lines, "  no decoder was tried: each of the files tried has damage"]
+    return [*lines, f"  use {group.recommended or 'nothing'}" + _quarantine_text(group)]
+
+
+def _backend_text(name: str, result: BackendResult) -> str:
+    found = ["-"] * 5
+    if result.agreements:
+        found = [
+            str(sum(agreement.frames for agreement in result.agreements)),
+            str(sum(agreement.misplaced for agreement in result.agreements)),
+            str(max(agreement.max_levels for agreement in result.agreements)),
+            f"{max(agreement.mean_levels for agreement in result.agreements):.2f}",
+            f"{max(agreement.block_levels for agreement in result.agreements):.2f}",
+        ]
+    cosine = "-" if result.cosine is None else f"{result.cosine:.5f}"
+    left = ", ".join(f"{count} {reason}" for reason, count in result.fallbacks.items()) or "-"
+    return (
+        f"  {name:<9} {result.verdict:<15} {found[0]:>6} {found[1]:>9} {found[2]:>4} {found[3]:>6} {found[4]:>6} "
+        f"{cosine:>8}  {left}"
+    )
 
 
 def _quarantine_text(group: Group) -> str:
     if not group.quarantined:
         return ""
-    return f"; QUARANTINED: {', '.join(group.quarantined)} (other pictures than the reference)"
+    found = ", ".join(f"{name} ({group.backends[name].verdict})" for name in group.quarantined)
+    return f"; QUARANTINED: {found}"

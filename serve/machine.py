@@ -1,4 +1,4 @@
-"""Machine: what this computer offers to an extraction. Nothing heavy is imported to find out."""
+"""Machine: what this computer offers to an extraction. Nothing heavier than PyAV is imported to find out."""
 
 import ctypes
 import os
@@ -12,11 +12,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from coldframe.errors import MissingDependency
+from coldframe.serve.container import decoder_version
+
 _PACKAGES = (
-    "av", "numpy", "onnxruntime", "onnxruntime-gpu", "openvino", "torch", "tensorrt", "tensorrt-rtx", "zarr", "zarrs",
-    "faiss-cpu", "nvidia-dali-cuda120", "nvidia-dali-cuda130",
+    "coldframe", "av", "numpy", "onnxruntime", "onnxruntime-gpu", "openvino", "torch", "tensorrt", "tensorrt-rtx",
+    "zarr", "zarrs", "faiss-cpu", "nvidia-dali-cuda120", "nvidia-dali-cuda130",
 )  # fmt: skip
 _GPU_FILES = Path("/proc/driver/nvidia/gpus")
+_DRIVER_FILE = Path("/proc/driver/nvidia/version")
 _WRITE_BYTES = 64 * 2**20
 
 
@@ -27,8 +31,11 @@ class Machine:
     Attributes:
         system, python, processor: names and versions.
         cores: processor cores that this process may use.
-        packages: versions of what Coldframe can use and is installed.
+        packages: versions of Coldframe, and of what it can use and is installed.
+        missing: the others, by the same names. Of those with several builds (such as DALI), one is enough.
+        decoder: PyAV's version and that of FFmpeg's libavcodec in it; None without PyAV.
         gpus: models of NVIDIA GPUs that the driver lists.
+        driver: version of NVIDIA's kernel module; None without one.
         nvdec: NVIDIA's decoding library can be loaded.
         folder: where disk space and rate were measured.
         free_bytes: disk space left there.
@@ -40,7 +47,10 @@ class Machine:
     processor: str
     cores: int
     packages: dict[str, str]
+    missing: list[str]
+    decoder: str | None
     gpus: list[str]
+    driver: str | None
     nvdec: bool
     folder: str
     free_bytes: int
@@ -52,13 +62,17 @@ class Machine:
 
 def look_at_machine(folder: str) -> Machine:
     """Describe this machine; `folder` is where a store would be written."""
+    packages = _versions()
     return Machine(
         system=platform.platform(),
         python=platform.python_version(),
         processor=_processor(),
         cores=len(os.sched_getaffinity(0)),
-        packages=_versions(),
+        packages=packages,
+        missing=[name for name in _PACKAGES if name not in packages],
+        decoder=_decoder(),
         gpus=_gpus(),
+        driver=_driver(),
         nvdec=_loads("libnvcuvid.so.1"),
         folder=folder,
         free_bytes=shutil.disk_usage(folder).free,
@@ -91,6 +105,22 @@ def _gpus() -> list[str]:
         match = re.search(r"^Model:\s*(.+)$", file.read_text(), re.MULTILINE)
         found.append(match[1] if match else file.parent.name)
     return found
+
+
+def _driver() -> str | None:
+    try:
+        text = _DRIVER_FILE.read_text()
+    except OSError:
+        return None
+    match = re.search(r"\b\d+\.\d+(\.\d+)*\b", text)
+    return match[0] if match else None
+
+
+def _decoder() -> str | None:
+    try:
+        return decoder_version()
+    except MissingDependency:
+        return None
 
 
 def _loads(library: str) -> bool:

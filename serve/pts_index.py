@@ -171,6 +171,8 @@ def _index_by_decoding(path: str, stream: StreamFacts, packets: Packets, cut: bo
     pts = packets.pts[order]
     usable = len(pts) > 0 and pts.min() != NO_PTS and bool((np.diff(pts) > 0).all())
     if usable and not invented and not _restarts(pts, stream):
+        order = _before_hole(packets, order, stream.reorders, cut)
+        pts = packets.pts[order]
         return _finish(stream, packets, every, order, pts, stream.time_base, flags)
     numbers = np.arange(len(order), dtype=np.int64)
     flags |= Flag.PTS_SYNTHESISED

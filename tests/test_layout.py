@@ -130,6 +130,22 @@ def test_light_parts_start_light(start: str, absent: list[str]) -> None:
     assert run.stdout.strip() == "[]"
 
 
+def test_every_test_that_the_decoding_cases_name_exists() -> None:
+    file, missing, named = None, [], 0
+    for words in re.findall(r"`([^`\n]+)`", (ROOT / "docs/decoding-cases.md").read_text()):
+        found = re.fullmatch(r"(?:((?:serve|real)/)?(test_\w+\.py))?(?:::)?(test_\w+)?", words)
+        if not found:
+            continue
+        folder, name, test = found.groups()
+        file = ROOT / "tests" / (folder or "serve/") / name if name else file
+        text = file.read_text() if file and file.exists() else ""
+        named += 1
+        if not text or (test and f"def {test}(" not in text):
+            missing.append(words)
+    assert named > 40
+    assert not missing
+
+
 def test_version_is_the_newest_in_the_changelog() -> None:
     heads = [line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## [")]
     assert heads[0].startswith(f"## [{coldframe.__version__}]")

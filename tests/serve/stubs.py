@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from coldframe.errors import VideoError
 from coldframe.serve.clips import Answer, VideoClips, read_in_child
 from coldframe.serve.heartbeat import beat
+from coldframe.serve.kinds import Looked, look
 from coldframe.serve.survey import Survey, survey
 from coldframe.store.recipe import Recipe
 
@@ -128,3 +129,12 @@ def page_faults_of_pictures(count: int) -> Iterator[int]:
         held = [np.full((720, 1280, 3), number, np.uint8) for _ in range(4)]
         del held
     yield resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def look_badly(path: str) -> Iterator[Looked]:
+    if path.endswith("0.mp4"):
+        while True:
+            pass
+    if path.endswith("1.mp4"):
+        os.abort()
+    yield from look(path)

@@ -77,6 +77,7 @@ REFUSED: dict[str, Callable[[Path], Path]] = {
     "size_changes": lambda folder: joined(
         folder / "c.mkv", vp9(folder / "a.webm", size=(240, 120)), vp9(folder / "b.webm")
     ),
+    "pixel_format": lambda folder: vp9(folder / "a.webm", pixels="yuv440p", options={**VP9, "profile": "1"}),
     "colour_matrix": lambda folder: tagged(folder / "a.webm", 1),
     "streams": lambda folder: two_streams(folder / "a.mkv"),
     "pts_synthesised": lambda folder: in_pairs(folder / "b.mkv", vp9(folder / "a.webm")),

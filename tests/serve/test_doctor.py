@@ -3,21 +3,27 @@
 import json
 from collections.abc import Callable, Generator, Sequence
 from fractions import Fraction
+from functools import partial
+from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from numpy.typing import NDArray
 
 from coldframe.cli import main
-from coldframe.errors import VideoError
+from coldframe.errors import ColdframeError, VideoError
 from coldframe.export import Bundle
-from coldframe.serve import doctor_cli
+from coldframe.serve import doctor_cli, kinds, machine
 from coldframe.serve.clips import Answer, ClipReader, PyAVReader, VideoClips
+from coldframe.serve.decode_process import DecodeProcess
 from coldframe.serve.doctor import Diagnosis, diagnose
 from tests import barcode
+from tests.serve import stubs
 from tests.serve.test_dali_files import vp9
 
 SIZE = 64
@@ -125,6 +131,47 @@ def test_features_count_where_pixels_pass(tmp_path: Path) -> None:
     assert found.groups[0].recommended is None
 
 
+def test_the_worst_cosine_counts_and_none_that_is_not_finite(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def encode(clips: NDArray[np.uint8]) -> NDArray[np.float32]:
+        calls.append(len(calls))  # first file: (1, 0) and (0, 1), whose cosine is 0; the others: equal
+        return np.array([[1, 0] if calls[-1] != 1 else [0, 1]], np.float32)
+
+    makers: dict[str, Callable[[], ClipReader]] = {"pyav": lambda: PyAVReader(image_size=SIZE)}
+    files = corpus(tmp_path)
+    found = diagnose(files, makers, size=SIZE, frames=8, samples=3, encode=encode)
+    assert (found.groups[0].backends["pyav"].cosine, found.groups[0].backends["pyav"].verdict) == (
+        0.0,
+        "other features",
+    )
+
+    def broken(clips: NDArray[np.uint8]) -> NDArray[np.float32]:
+        return np.array([[np.nan, 1]], np.float32)
+
+    with pytest.raises(ColdframeError, match=r"not finite for frames of .*0\.mp4"):
+        diagnose(files, makers, size=SIZE, frames=8, samples=1, encode=broken)
+
+
+def test_one_decoder_is_advised_for_all_files(tmp_path: Path) -> None:
+    files = [*corpus(tmp_path), str(barcode.write_video(tmp_path / "other.mp4", 30, size=(240, 120)))]
+
+    class SpoilsLarge(Broken):
+        def _spoil(self, clip: NDArray[np.uint8] | VideoError, place: int, video: VideoClips) -> Any:
+            assert isinstance(clip, np.ndarray)
+            return 255 - clip if video.path.endswith("other.mp4") else clip
+
+    makers: dict[str, Callable[[], ClipReader]] = {
+        "fast": lambda: SpoilsLarge("none"),
+        "pyav": lambda: PyAVReader(image_size=SIZE),
+    }
+    found = diagnose(files, makers, size=SIZE, frames=8, samples=1)
+    assert [group.recommended for group in found.groups] == ["fast", "pyav"]
+    assert found.recommended == "pyav"
+    assert diagnose(files[:3], makers, size=SIZE, frames=8, samples=1).recommended == "fast"
+    assert Diagnosis(groups=[], unusable={}).recommended is None
+
+
 def test_groups_are_what_makes_decoders_differ(tmp_path: Path) -> None:
     files = [
         barcode.write_video(tmp_path / "a.mp4", 20),
@@ -134,13 +181,18 @@ def test_groups_are_what_makes_decoders_differ(tmp_path: Path) -> None:
         barcode.write_video(tmp_path / "f.mp4", 20, size=(240, 120)),
         vp9(tmp_path / "g.webm"),
         vp9(tmp_path / "h.webm", pts=[i * i for i in range(4, 24)], time_base=Fraction(1, 1000)),
+        barcode.write_video(tmp_path / "i.mp4", 20, fps=1000),
+        barcode.set_matrix(tmp_path / "d.mp4", tmp_path / "j.mp4", "mirrored"),
     ]
     found = check([str(file) for file in files], "none")
-    kinds = [(group.kind.codec, group.kind.size, group.kind.rate, group.kind.rotation) for group in found.groups]
-    assert kinds[0] == ("h264", "192x96", "30", 0)
+    found_kinds = [(group.kind.codec, group.kind.size, group.kind.rate, group.kind.rotation) for group in found.groups]
+    assert [group.samples for group in found.groups if group.kind.flags == "mirrored"] == [[str(files[-1])]]
+    assert found_kinds[0] == ("h264", "192x96", "30", 0)
     assert found.groups[0].files == 2
-    assert set(kinds[1:]) == {
+    assert set(found_kinds[1:]) == {
         ("h264", "192x96", "25", 0),
+        ("h264", "192x96", "1000", 0),
+        ("h264", "192x96", "30", 0),  # mirrored
         ("h264", "192x96", "30", 90),
         ("h264", "240x120", "30", 0),
         ("vp9", "192x96", "30", 0),
@@ -158,6 +210,18 @@ def test_unusable_and_damaged_files_are_listed(tmp_path: Path) -> None:
     assert found.groups[1].unusable[str(damaged)].startswith("decode_error: ")
     assert found.groups[1].recommended is None
     assert found.exit_code == 3
+
+
+def test_a_file_that_hangs_or_crashes_the_demuxer_is_one_unusable_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = corpus(tmp_path)
+    monkeypatch.setattr(kinds, "look", stubs.look_badly)
+    monkeypatch.setattr(kinds, "DecodeProcess", partial(DecodeProcess, stall_seconds=2.0))
+    found = check(files, "none")
+    assert found.unusable[files[0]].startswith("timeout: ")
+    assert found.unusable[files[1]].startswith("decode_error: The decoder crashed")
+    assert [group.samples for group in found.groups] == [[files[2]]]
 
 
 def test_work_is_bounded_by_samples(tmp_path: Path) -> None:
@@ -185,9 +249,26 @@ def test_command_tells_the_machine_alone() -> None:
     found = json.loads(doctor("--json").stdout)
     assert found["groups"] == []
     assert found["machine"]["cores"] >= 1
-    assert found["machine"]["packages"]["av"]
+    packages, missing = found["machine"]["packages"], found["machine"]["missing"]
+    assert packages["av"] == av.__version__
+    assert packages["coldframe"] == metadata.version("coldframe")
+    assert not set(packages) & set(missing)
+    assert all(find_spec(name.replace("-", "_")) is None for name in missing if name.startswith(("openvino", "torch")))
+    assert f"libavcodec {'.'.join(map(str, av.library_versions['libavcodec']))}" in found["machine"]["decoder"]
+    assert found["machine"]["decoder"] in text.stdout
     assert found["machine"]["free_bytes"] > 0
     assert found["machine"]["write_bytes_per_second"] > 0
+
+
+def test_gpus_and_their_driver_are_read_from_the_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "0000:01:00.0").mkdir()
+    (tmp_path / "0000:01:00.0/information").write_text("Model: \t\t NVIDIA H200\nIRQ:   \t 68\n")
+    (tmp_path / "version").write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan  1 2025\n")
+    monkeypatch.setattr(machine, "_GPU_FILES", tmp_path)
+    monkeypatch.setattr(machine, "_DRIVER_FILE", tmp_path / "version")
+    found = machine.look_at_machine(str(tmp_path))
+    assert (found.gpus, found.driver) == (["NVIDIA H200"], "570.86.15")
+    assert "gpu       NVIDIA H200; driver 570.86.15; NVDEC" in doctor().stdout
 
 
 def test_command_recommends_dali_where_it_agrees(
@@ -210,9 +291,41 @@ def test_command_recommends_dali_where_it_agrees(
 
 def test_command_exits_3_for_unusable_files(tmp_path: Path) -> None:
     (tmp_path / "bad.mp4").write_bytes(b"no video")
+    (tmp_path / "notes.txt").write_text("a note")
     run = doctor(str(tmp_path))
     assert run.exit_code == 3
-    assert "unusable" in run.stdout
+    assert "1 files: 0 groups, 1 files unusable" in run.stdout
+    assert "bad.mp4: unreadable: " in run.stdout
+    assert "passed over by their endings: 1 .txt" in run.stdout
+    assert "no decoder can be recommended" in run.stdout
+    found = json.loads(doctor(str(tmp_path), "--json").stdout)
+    assert (found["passed_over"], found["recommended"]) == ({".txt": 1}, None)
+
+
+def test_an_encoder_without_videos_is_refused() -> None:
+    run = doctor("--encoder", "nowhere")
+    assert run.exit_code == 2
+    assert "no PATH is given" in run.stderr
+
+
+def test_text_says_in_what_a_decoder_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    makers: dict[str, Callable[[], ClipReader]] = {
+        "broken": lambda: Broken("drops frames"),
+        "pyav": lambda: PyAVReader(image_size=224),
+    }
+    monkeypatch.setattr(doctor_cli, "available_backends", lambda size, threads: makers)
+    good = barcode.write_video(tmp_path / "a.mp4", 30)
+    whole = barcode.write_video(tmp_path / "w.mp4", 120, options={**barcode.X264, "g": "60"}, size=(240, 120))
+    damaged = barcode.flip_bits(whole, tmp_path / "damaged.mp4", seed=0)
+    run = doctor(str(good), str(damaged))
+    assert run.exit_code == 3
+    assert f"1 files, 1 tried, such as {good}" in run.stdout
+    assert "use pyav; QUARANTINED: broken (missing frames)" in run.stdout
+    assert f"damaged   {damaged}: decode_error: " in run.stdout
+    assert "no decoder was tried: each of the files tried has damage" in run.stdout
+    (broken,) = (line for line in run.stdout.splitlines() if line.startswith("  broken"))
+    assert broken.split()[1:] == ["missing", "frames", "-", "-", "-", "-", "-", "-", "-"]
+    assert run.stdout.splitlines()[-1] == "for all of them: --decoder pyav"
 
 
 def test_without_dali_pyav_is_tried_alone(monkeypatch: pytest.MonkeyPatch) -> None:

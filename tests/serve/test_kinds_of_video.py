@@ -46,7 +46,7 @@ KINDS: dict[str, Mapping[str, Any]] = {
     "ffv1.mkv": {"codec": "ffv1", "pixels": "yuv420p"},
     "high10.mp4": {"codec": "libx264", "pixels": "yuv420p10le", "options": {"crf": "12"}},
     "interlaced.ts": {"options": {"crf": "12", "flags": "+ilme+ildct", "x264-params": "tff=1"}},
-    "paff.ts": {"options": {"crf": "12", "flags": "+ilme+ildct", "x264-params": "tff=1:fake-interlaced=1"}},
+    "fake_interlaced.ts": {"options": {"crf": "12", "flags": "+ilme+ildct", "x264-params": "tff=1:fake-interlaced=1"}},
     "open_gop.mkv": {"options": {"crf": "12", "g": "12", "x264-params": "open-gop=1:bframes=3"}},
     "raw.h264": {"options": {"crf": "12"}, "container": "h264"},
     "variable.mkv": {"options": {"crf": "12"}, "uneven": True},
@@ -104,7 +104,7 @@ def test_every_kind_gives_every_picture_at_its_time(
         assert frame.shape == (height, width, 3)
         if "size" not in kind:
             assert np.abs(frame.astype(int) - picture[:, 640 - width :]).mean() < 8
-    assert (Flag.INTERLACED in index.flags) == (name in ("interlaced.ts", "paff.ts"))
+    assert (Flag.INTERLACED in index.flags) == (name in ("interlaced.ts", "fake_interlaced.ts"))
     assert (Flag.VARIABLE_RATE in index.flags) == (name == "variable.mkv")
     assert (Flag.PTS_SYNTHESISED in index.flags) == (name == "raw.h264")
 
