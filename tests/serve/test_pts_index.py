@@ -302,3 +302,17 @@ def test_a_recording_that_begins_between_key_frames_starts_at_the_first(
     assert 10 <= first <= 60
     assert all(isinstance(f, VideoError) or read_number(f) == first + at for at, f in enumerate(frames))
     assert Flag.TRUNCATED in index.flags
+
+
+@pytest.mark.parametrize(("suffix", "base"), [("ts", Fraction(1, 90_000)), ("mkv", Fraction(1, 1000))])
+def test_short_remnants_of_a_cut_file_keep_no_frame_behind_the_hole(
+    suffix: str, base: Fraction, tmp_path: Path
+) -> None:
+    """So few packets that every picture is decoded to find their order."""
+    whole = write_video(tmp_path / f"w.{suffix}", 60, time_base=base)
+    left = []
+    for share in np.arange(0.44, 0.97, 0.04):
+        index = build_index(str(cut(whole, tmp_path / f"c.{suffix}", float(share))))
+        assert np.diff(index.seconds).max() < 1.5 / 30, share
+        left.append(len(index))
+    assert 3 < min(left) < max(left) < 60
