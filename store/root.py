@@ -98,6 +98,20 @@ class Root:
         return root
 
     @property
+    def unit_count(self) -> int:
+        return -(-self.rows // self.unit_rows)
+
+    def unit_range(self, unit: int) -> range:
+        """Rows of `unit`, which is counted from 0.
+
+        Raises:
+            UsageError: there is no such unit.
+        """
+        if not 0 <= unit < self.unit_count:
+            raise UsageError(f"Unit {unit} does not exist; allowed is 0 to {self.unit_count - 1}.")
+        return range(unit * self.unit_rows, min((unit + 1) * self.unit_rows, self.rows))
+
+    @property
     def attributes_sha256(self) -> str:
         return hashlib.sha256(canonical_json(self.to_attributes()).encode()).hexdigest()
 

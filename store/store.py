@@ -1,7 +1,6 @@
 """Store: a token store on disk, opened. Only rows of committed units come out of it."""
 
 import os
-import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,21 +13,17 @@ import zarr
 from numpy.typing import NDArray
 
 from coldframe.errors import StoreError, UsageError
-from coldframe.store.files import Place, disk_errors, map_places, place_of
+from coldframe.store.absence import not_kept, not_ok
+from coldframe.store.commits import Commits
+from coldframe.store.files import Place, place_of
 from coldframe.store.layout import ArraySpec, TokenArray, token_arrays, unit_arrays
-from coldframe.store.lease import LEASE_FILE, held_lease
-from coldframe.store.markers import (
-    MARKER_FOLDER,
-    Marker,
-    NotAMarker,
-    read_marker,
-    size_problems,
-)
+from coldframe.store.lock import held_lock
+from coldframe.store.markers import Marker
 from coldframe.store.object_path import ObjectPath
 from coldframe.store.recipe import Recipe
-from coldframe.store.root import PLAN_RECORD_KEY, Root, growth_folder, plan_problems, read_plan_record, read_root
+from coldframe.store.root import Root, growth_folder, plan_problems, read_plan_record, read_root
 from coldframe.store.rows import RowNumbers, as_rows, gather, gather_tokens
-from coldframe.store.schema import Reason, Status, TokenGeometry, layer_array
+from coldframe.store.schema import Status, TokenGeometry, layer_array
 from coldframe.store.text import path_to_text
 
 _CLIP_ARRAYS = ("video", "clip_start_s", "clip_end_s", "frame_index", "frame_pts_s", "n_real", "flags")
@@ -102,13 +97,11 @@ class Store:
 
     @property
     def unit_count(self) -> int:
-        return -(-self.rows // self.unit_rows)
+        return self.root.unit_count
 
     def unit_range(self, unit: int) -> range:
         """Rows of `unit`, which is counted from 0."""
-        if not 0 <= unit < self.unit_count:
-            raise UsageError(f"Unit {unit} does not exist; allowed is 0 to {self.unit_count - 1}.")
-        return range(unit * self.unit_rows, min((unit + 1) * self.unit_rows, self.rows))
+        return self.root.unit_range(unit)
 
     @cached_property
     def unit_arrays(self) -> Mapping[str, ArraySpec]:
@@ -121,9 +114,8 @@ class Store:
         return token_arrays(self.rows, self.unit_rows, self.geometry, self.recipe.dtype)
 
     @cached_property
-    def _planned_rows(self) -> Mapping[str, int]:
-        """Rows of the present plan and of those that the store has outgrown, by plan_id."""
-        return {plan.plan_id: plan.rows for plan in self.root.earlier} | {self.plan_id: self.rows}
+    def _commits(self) -> Commits:
+        return Commits(self.place, self.root, self.recipe_id, self.unit_arrays)
 
     def committed_marker(self, unit: int) -> Marker:
         """The marker of `unit`, after checking that it fits this store and the sizes of its objects.
@@ -132,26 +124,15 @@ class Store:
             FileNotFoundError: the unit has no marker.
             NotAMarker: the marker, or an object that it names, is not what it must be.
         """
-        return self._committed_marker(unit, None)
+        return self._commits.marker(unit)
 
-    def _committed_marker(self, unit: int, sizes: Mapping[str, int] | None) -> Marker:
-        marker = read_marker(self.place, unit)
-        self.check_marker(unit, marker)
-        for key, message in size_problems(self.place, marker.objects, sizes):
-            raise NotAMarker(f"{key}: {message}")
-        return marker
+    def trusted_marker(self, unit: int) -> Marker | None:
+        """`committed_marker`, or None where it would raise."""
+        return self._commits.trusted(unit)
 
     def check_marker(self, unit: int, marker: Marker) -> None:
         """Raise `NotAMarker` unless `marker` speaks of this store's `unit` and of all of its objects."""
-        rows = self.unit_range(unit)
-        planned = self._planned_rows.get(marker.plan_id)
-        if marker.recipe_id != self.recipe_id or planned is None:
-            raise NotAMarker("it belongs to another recipe or plan")
-        # a unit that an earlier plan ended in has fewer rows in that plan's marker
-        if (marker.unit, marker.start, marker.stop) != (unit, rows.start, min(rows.stop, planned)):
-            raise NotAMarker(f"it speaks of unit {marker.unit}, rows {marker.start} to {marker.stop}")
-        if set(marker.objects) != {spec.object_key(unit) for spec in self.unit_arrays.values()}:
-            raise NotAMarker("it does not list the unit's objects")
+        self._commits.check(unit, marker)
 
     def committed_units(self) -> list[int]:
         """Units whose marker fits and whose objects all exist with the right size, from disk at every call.
@@ -159,42 +140,12 @@ class Store:
         Nothing is hashed; `verify_store` does that. Where the store grew, the unit that its earlier plan ended in
         is among them with the rows of that plan only (`unfinished_units`).
         """
-        return list(self._committed_stops())
+        return list(self._commits.stops())
 
     def unfinished_units(self) -> list[int]:
         """Units of which rows are still to be written, ascending; as `committed_units` otherwise."""
-        stops = self._committed_stops()
+        stops = self._commits.stops()
         return [unit for unit in range(self.unit_count) if stops.get(unit) != self.unit_range(unit).stop]
-
-    def _committed_stops(self) -> dict[int, int]:
-        """End of the rows that its marker vouches for, by committed unit, ascending."""
-        names, sizes = self._names_and_sizes()
-        stems = [name.removesuffix(".json") for name in names if name.endswith(".json")]
-        numbers = sorted(int(stem) for stem in stems if stem.isdecimal() and stem == str(int(stem)))
-        numbers = [unit for unit in numbers if unit < self.unit_count]
-        markers = map_places(lambda unit: self._trusted_marker(unit, sizes), numbers, self.place)
-        return {unit: marker.stop for unit, marker in zip(numbers, markers, strict=True) if marker is not None}
-
-    def _names_and_sizes(self) -> tuple[list[str], Mapping[str, int] | None]:
-        """Names in the folder of the markers; also all sizes where one listing is cheaper than to ask for each."""
-        if isinstance(self.place, ObjectPath):
-            sizes = self.place.sizes()
-            folders = [key.split("/") for key in sizes]
-            return [parts[1] for parts in folders if len(parts) == 2 and parts[0] == MARKER_FOLDER], sizes
-        try:
-            return os.listdir(self.place / MARKER_FOLDER), None
-        except OSError as error:
-            raise StoreError(f"{self.name} has lost its folder `{MARKER_FOLDER}`.") from error
-
-    def trusted_marker(self, unit: int) -> Marker | None:
-        """`committed_marker`, or None where it would raise."""
-        return self._trusted_marker(unit, None)
-
-    def _trusted_marker(self, unit: int, sizes: Mapping[str, int] | None) -> Marker | None:
-        try:
-            return self._committed_marker(unit, sizes)
-        except (FileNotFoundError, NotAMarker):
-            return None
 
     def refresh(self) -> None:
         """Forget which units were committed at the first read."""
@@ -380,46 +331,15 @@ class Store:
         wanted = self.ok_rows() if rows is None else as_rows(rows, self.rows)
         ok = self._row_values["status"][wanted] == Status.OK
         if not (allow_failed or ok.all()):
-            raise StoreError(self._not_ok(wanted[~ok]))
+            raise StoreError(not_ok(wanted[~ok], self._row_values))
         return wanted, ok
 
     def _token_array(self, name: str) -> TokenArray:
         """How the tokens called `name` are stored, or what the store keeps instead."""
         array = self.token_arrays.get(name)
-        if array is not None:
-            return array
-        tier, layers = self.recipe.tokens, list(self.geometry.layers)
-        if name.startswith("baseline_"):
-            raise UsageError(f"This store keeps no {name}. Extract with --baselines into a new store.")
-        if name == "cls":
-            raise UsageError(
-                f"This store keeps no [CLS] tokens: its token tier is {tier!r}. Read patch(), or its mean."
-            )
-        if name == "frame_cls":
-            raise UsageError(
-                f"This store keeps no vector a frame: its token tier is {tier!r}, of {self.recipe.encoder}. Per-frame "
-                "encoders give one with the tiers frame_cls, cls+mean, cls+grid7 and full."
-            )
-        if not self.geometry.keeps_patches:
-            raise UsageError(
-                f"This store keeps no patch tokens: its token tier is {tier!r}. Extract with another tier "
-                "(cls+mean, cls+grid7, mean, grid7 or full) into a new store."
-            )
-        raise UsageError(
-            f"This store keeps no {name}; it keeps the layers {layers or 'none'} beside the encoder's output. "
-            "Export the encoder with --layers and extract into a new store."
-        )
-
-    def _not_ok(self, rows: NDArray[np.int64]) -> str:
-        row = int(rows[0])
-        status = Status(int(self._row_values["status"][row])).name.lower()
-        reason = Reason(int(self._row_values["reason"][row])).name.lower()
-        more = f" (and {len(rows) - 1} more of the rows asked for)" if len(rows) > 1 else ""
-        why = f"{status}, reason {reason}" if status == "failed" else f"{status}: its unit is not committed"
-        return (
-            f"Row {row}{more} has no tokens: it is {why}. Leave it out (ok_rows() lists the rows that have "
-            "some) or pass allow_failed=True to get NaN."
-        )
+        if array is None:
+            raise UsageError(not_kept(name, self.recipe, self.geometry))
+        return array
 
     @contextmanager
     def lock(self, units: range | None = None) -> Iterator[None]:
@@ -434,34 +354,7 @@ class Store:
             UsageError: another process holds it, or one that overlaps it; so does a second holder in this process.
             StoreError: the store has grown since it was opened.
         """
-        import fcntl  # absent on Windows, where stores can still be read
-
-        if units is not None and not len(units):
-            yield
-            return
-        if isinstance(self.place, ObjectPath):
-            with held_lease(self.place / MARKER_FOLDER / LEASE_FILE):
-                yield
-            return
-        start, length = (0, 0) if units is None else (units.start, len(units))  # a length of 0 is all there can be
-        # A byte stands for a unit. It is a lock of the open file and not of the process, which would lose it as soon
-        # as anything in it opened and closed the same file.
-        wanted = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
-        target = self.place / PLAN_RECORD_KEY
-        with disk_errors("lock", target), target.open("r+b") as file:
-            try:
-                fcntl.fcntl(file, fcntl.F_OFD_SETLK, wanted)
-                # only growth replaces the file, and a lock on the old one would keep nobody out
-                taken = os.path.samestat(os.fstat(file.fileno()), target.stat())
-            except (BlockingIOError, PermissionError):
-                taken = False
-            if not taken:
-                which = "" if units is None else " that overlaps this part"
-                raise UsageError(
-                    f"Another extraction is running on {self.name}{which}. Wait for it to end, or stop it first."
-                )
-            if read_root(self.place).plan_id != self.plan_id:  # units of the old plan would undo those of the new one
-                raise StoreError(f"{self.name} has grown since it was opened. Run the same command again.")
+        with held_lock(self.place, units, self.plan_id):
             yield
 
 
