@@ -257,12 +257,16 @@ class Store:
         Args:
             layer: block, counted from 0, whose output is read, through the final norm; None for the encoder's
                 output.
-            dtype: of the result. float16 of a store in float16 is what lies on disk, in half the memory. Tokens of a
-                store in int8 are multiplied by their scales.
+            dtype: of the result. float16, of a store in float16 alone, is what lies on disk, in half the memory. Tokens
+                of a store in int8 are multiplied by their scales.
 
         Raises:
             UsageError: also if the store's token tier keeps no patches, or not those of `layer`.
         """
+        if np.finfo(dtype).max < np.finfo(np.float32).max and self.recipe.dtype != "float16":
+            raise UsageError(
+                f"Tokens stored in {self.recipe.dtype} may pass what {np.dtype(dtype)} holds. Read float32."
+            )
         return self._tokens("patch" if layer is None else layer_array(layer), rows, allow_failed, dtype)
 
     def baseline(self, name: str, rows: RowNumbers | None = None, *, allow_failed: bool = False) -> NDArray[np.float32]:

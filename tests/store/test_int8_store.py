@@ -100,6 +100,12 @@ def test_a_failed_row_is_nan_once_it_is_dequantised(store: Store) -> None:
     assert np.isnan(scale[21]).all()
 
 
+def test_float16_is_refused_where_it_cannot_hold_what_is_stored(store: Store) -> None:
+    with pytest.raises(UsageError, match=r"Tokens stored in int8 may pass what float16 holds"):
+        store.patch([30], dtype=np.float16)
+    assert store.patch([30], dtype=np.float64).dtype == np.float64
+
+
 def test_plain_zarr_and_xarray_read_it_by_the_documented_rule(store: Store) -> None:
     group = zarr.open_group(str(store.path), mode="r")
     values, scale = (np.asarray(group[name][:]) for name in ("patch", "patch_scale"))  # type: ignore[index]
