@@ -13,7 +13,7 @@ from coldframe.serve.cli import extract_command
 from coldframe.store import nearest, open_store
 
 ENCODER, SEED = "levjepa-nano", 0
-SOURCES_PER_MOTION = 16
+SOURCES_PER_MOTION = 20
 
 
 @click.command("demo")
@@ -43,7 +43,7 @@ def demo_command(clips: tuple[str, ...], out: str) -> None:
     _say("3/4  Extract a small rendered motion set")
     motion = _extract_motion(folder, bundle)
     _say("4/4  Fit a linear readout of the speed of the motion, sources kept apart")
-    _run(linear, [str(motion), "--label", "label", "--features", "mean"])
+    _run(linear, [str(motion), "--label", "label", "--features", "mean", "--report", str(folder / "report.html")])
     _summary(folder)
 
 
@@ -110,6 +110,7 @@ def _summary(folder: Path) -> None:
         ("clips.zarr", f"tokens of the real clips; look with: coldframe info {folder / 'clips.zarr'}"),
         ("motion", "the rendered videos and their manifest"),
         ("motion.zarr", f"their tokens; check with: coldframe verify {folder / 'motion.zarr'}"),
+        ("report.html", "the readout's report; open it in a browser"),
     ):
         click.echo(f"{folder / name!s:<24}{what}")
     click.echo(f"{ENCODER} is untrained: the numbers above show that the machinery works, not what an encoder knows.")
