@@ -28,25 +28,29 @@ def scores_part(probe: ProbeReport[Any]) -> str:
         )
         for name, one in spread.averaged.items()
     ]
-    head = ["seed", "test rows", "sources", "balanced", "macro-F1", "top-1", "top-5", "recall@5", "design effect"]
+    head = ["seed", "test rows", "sources", "balanced", "macro-F1", "top-1"]
+    names = tuple(_METRIC_NAMES)
+    if probe.results[0].top5 is not None:
+        head, names = [*head, "top-5", "recall@5"], (*names, "top5", "class_mean_recall5")
     rows = [
         [
             str(result.seed),
             str(result.part_rows["test"]),
             str(result.part_sources["test"]),
-            *(number(getattr(result, name)) for name in ("balanced_accuracy", "macro_f1", "top1")),
-            number(result.top5),
-            number(result.class_mean_recall5),
+            *(number(getattr(result, name)) for name in names),
             "-" if of_seed.design.effect is None else f"{of_seed.design.effect:.1f}",
         ]
         for result, of_seed in zip(probe.results, spread.seeds, strict=True)
     ]
-    sds = [number(probe.sd(name)) for name in ("balanced_accuracy", "macro_f1", "top1")]
-    rows.append(["sd", "", "", *sds, "", "", ""])
+    for kind, over_seeds in (("mean", probe.mean), ("sd", probe.sd)):
+        rows.append([kind, "", "", *(number(over_seeds(name)) for name in names), ""])
+    absent = any(of_seed.design.effect is None for of_seed in spread.seeds)
+    why = "<p>No design effect: one test row a source, or all or none of the rows are right.</p>" if absent else ""
     few = "" if spread.averaged["top1"].low is not None else _sources(probe)
     title = "Scores with 95 % intervals over sources"
     plot = svg.intervals(bars, low=0.0, high=1.0, title=title)
-    return f"{plot}<p>Bar: chance. {text(probe.seed_meaning)}</p>{table(head, rows)}{few}{_calibration(probe)}"
+    seeds = table([*head, "design effect"], rows) + why
+    return f"{plot}<p>Bar: chance. {text(probe.seed_meaning)}</p>{seeds}{few}{_calibration(probe)}"
 
 
 def _sources(probe: ProbeReport[Any]) -> str:

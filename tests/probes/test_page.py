@@ -77,6 +77,17 @@ def test_json_beside_it_has_the_same_numbers(tmp_path: Path) -> None:
     assert data["extraction"]["recipe id"] == store.recipe_id
 
 
+@pytest.mark.parametrize("classes", [3, 6])
+def test_the_mean_of_the_seeds_is_there_and_top_5_only_where_it_says_something(tmp_path: Path, classes: int) -> None:
+    store = separable_store(videos=20 * classes, windows=1, classes="abcdef"[:classes])
+    report = linear_probe(store, label="label")
+    html, parsed = page_of(store, tmp_path)
+    mean = sum(result.macro_f1 for result in report.results) / 3
+    assert f"<td>mean</td><td></td><td></td><td>{report.mean('balanced_accuracy'):.3f}</td><td>{mean:.3f}</td>" in html
+    assert ("top-5" in parsed.words) == (classes > 5)
+    assert "No design effect: one test row a source, or all or none of the rows are right." in parsed.words
+
+
 def test_names_cannot_break_out(tmp_path: Path) -> None:
     store = separable_store(videos=60, classes=("<script>alert(1)</script>", '"><b>', "a & b"))
     html, parsed = page_of(store, tmp_path)
