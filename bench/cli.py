@@ -15,6 +15,7 @@ KINDS: Mapping[str, str] = {
     "probe": "coldframe.bench.probe:measure",
     "encode": "coldframe.bench.encode:measure",
     "write": "coldframe.bench.write:measure",
+    "index": "coldframe.bench.index:measure",
     "pipeline": "coldframe.bench.pipeline:measure",
 }
 
@@ -30,6 +31,7 @@ def bench_command(kind: str, quick: bool, as_json: bool) -> None:
     decode    delivered frames beside bare PyAV, with and without resizing
     encode    every runtime beside PyTorch and the rate of its own matrix products
     write     a unit beside a plain file of the same bytes; one clip at random
+    index     a retrieval index beside reading its vectors, a search beside one product with all of them
     probe     readouts and attentive grids beside their floors
     pipeline  whole extractions beside their stages alone, and which of them bounds; memory; resuming a million rows
     all       all of these in turn, as if named one by one

@@ -5,18 +5,19 @@ from pathlib import Path
 import numpy as np
 
 from coldframe.store import Clips, Plan, Recipe, Status, Store, TokenGeometry, Videos, create_store
+from coldframe.store.schema import Tokens
 
 
-def empty_store(path: Path, clips: int, geometry: TokenGeometry) -> Store:
-    """A new store for `clips` rows of all tokens of `geometry`, none of them written."""
-    return create_store(path, synthetic_plan(clips), geometry=geometry, encoder={"name": "bench"})
+def empty_store(path: Path, clips: int, geometry: TokenGeometry, tokens: Tokens = "full") -> Store:
+    """A new store for `clips` rows of the tier `tokens` of `geometry`, none of them written."""
+    return create_store(path, synthetic_plan(clips, tokens), geometry=geometry, encoder={"name": "bench"})
 
 
-def synthetic_plan(clips: int) -> Plan:
+def synthetic_plan(clips: int, tokens: Tokens = "full") -> Plan:
     """Clips of one video; a plan of more clips begins with those of a smaller one."""
     frames = np.arange(16)[None] + 16 * np.arange(clips)[:, None]
     return Plan(
-        recipe=Recipe(encoder="bench", weights_sha256="0" * 64, attention="block_causal", frames=16, tokens="full"),
+        recipe=Recipe(encoder="bench", weights_sha256="0" * 64, attention="block_causal", frames=16, tokens=tokens),
         videos=_one_video(16 * clips),
         clips=Clips(
             video=np.zeros(clips, np.int32),

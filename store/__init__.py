@@ -3,10 +3,12 @@
     plan.py, recipe.py, schema.py, text.py   what a row is, before anything is encoded
     layout.py, shards.py, files.py           arrays, the bytes of one object, safe writing
     create.py, store.py, rows.py, root.py    make a store, open it, read it
+    commits.py, lock.py, absence.py          which units count, who may write, why something is not there
     units.py, markers.py, replace.py         write one unit whole, commit it last, write it anew
     planned.py, merge.py, grow.py, kept.py   further videos, and rows that are tried again
     verify.py, summary.py, cli.py            check, summarise, seal
-    neighbours.py                            exact cosine search
+    neighbours.py, vectors.py                exact cosine search
+    index.py, index_build.py                 the same with FAISS, from a file beside the store
 
 A store is a Zarr v3 group that plain zarr and xarray open; `docs/FORMAT.md` specifies it.
 

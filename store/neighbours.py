@@ -1,13 +1,14 @@
-"""Neighbours: exact cosine search over the ok rows of a store."""
+"""Neighbours: exact cosine search over the ok rows of a store, read as it goes."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coldframe.errors import StoreError, UsageError
+from coldframe.errors import UsageError
 from coldframe.store.rows import RowNumbers, as_rows
 from coldframe.store.store import Store
+from coldframe.store.vectors import VectorKind, require_kept, unit_vectors, vector_batches
 
 _QUERY_BLOCK = 1024
 _GALLERY_BLOCK = 4096  # 1024 x 4096 float64 scores are 32 MB
@@ -28,9 +29,10 @@ class Neighbours:
     cosine: NDArray[np.float32]
 
 
-def nearest(query_rows: RowNumbers, store: Store, k: int, exclude_same_source: bool = True) -> list[Neighbours]:
-    """The `k` rows whose [CLS] vectors have the largest cosine with each query row, one entry a query, in
-    query order.
+def nearest(
+    query_rows: RowNumbers, store: Store, k: int, exclude_same_source: bool = True, features: VectorKind = "cls"
+) -> list[Neighbours]:
+    """The `k` rows whose vectors have the largest cosine with each query row, one entry a query, in query order.
 
     A query is never its own answer. By default neither is any row of the same source, because windows of one
     video are near-copies of each other and would only find themselves. Equal cosines are ordered by row
@@ -40,20 +42,21 @@ def nearest(query_rows: RowNumbers, store: Store, k: int, exclude_same_source: b
     equal vectors get equal cosines wherever they lie in a block.
 
     Raises:
-        UsageError: k below 1, or a row that does not exist.
+        UsageError: k below 1, a row that does not exist, or vectors that the store does not keep.
         StoreError: a query row that is not ok, or a vector that is zero or not finite.
     """
     if k < 1:
         raise UsageError(f"k is {k}; allowed is 1 or more.")
+    require_kept(store, features)
     queries = as_rows(query_rows, store.rows)
-    groups = _source_numbers(store) if exclude_same_source else np.arange(store.rows)
+    groups = source_numbers(store) if exclude_same_source else np.arange(store.rows)
     answers = []
     for start in range(0, len(queries), _QUERY_BLOCK):
-        answers += _search(queries[start : start + _QUERY_BLOCK], store, k, groups)
+        answers += _search(queries[start : start + _QUERY_BLOCK], store, k, groups, features)
     return answers
 
 
-def _source_numbers(store: Store) -> NDArray[np.int64]:
+def source_numbers(store: Store) -> NDArray[np.int64]:
     """(rows,) a number for the source of each row."""
     sources = store.video_column("source")
     _, numbers = np.unique(np.array(sources, dtype=object), return_inverse=True)
@@ -61,13 +64,15 @@ def _source_numbers(store: Store) -> NDArray[np.int64]:
     return groups
 
 
-def _search(queries: NDArray[np.int64], store: Store, k: int, groups: NDArray[np.int64]) -> list[Neighbours]:
+def _search(
+    queries: NDArray[np.int64], store: Store, k: int, groups: NDArray[np.int64], features: VectorKind
+) -> list[Neighbours]:
     """Answers to one block of queries; rows of the same group as a query are left out, itself among them."""
-    vectors = _normalised(queries, store.cls(queries))
+    vectors = unit_vectors(store, queries, features).astype(np.float64)
     best_rows = [np.empty(0, np.int64) for _ in queries]
     best = [np.empty(0, np.float32) for _ in queries]
-    for rows, tokens in store.iter_tokens("cls", batch_rows=_GALLERY_BLOCK):
-        cosines = np.clip(vectors @ _normalised(rows, tokens).T, -1, 1)
+    for rows, gallery in vector_batches(store, store.ok_rows(), features, _GALLERY_BLOCK):
+        cosines = np.clip(vectors @ gallery.astype(np.float64).T, -1, 1)
         scores = cosines.astype(np.float32)
         scores[groups[queries][:, None] == groups[rows]] = -np.inf
         # rows come in ascending order, so a later row that only equals the k-th best loses the tie
@@ -82,16 +87,3 @@ def _search(queries: NDArray[np.int64], store: Store, k: int, groups: NDArray[np
         Neighbours(query=query, rows=rows, cosine=cosine)
         for query, rows, cosine in zip(queries.tolist(), best_rows, best, strict=True)
     ]
-
-
-def _normalised(rows: NDArray[np.int64], tokens: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Unit vectors (n, dim): rounded to float32, held in float64 for the sums that follow."""
-    lengths = np.linalg.norm(tokens.astype(np.float64), axis=1)
-    bad = ~np.isfinite(lengths) | (lengths == 0)
-    if bad.any():
-        raise StoreError(
-            f"The [CLS] vector of row {rows[np.flatnonzero(bad)[0]]} is zero or not finite, so it has no direction. "
-            "Run `coldframe verify` on the store."
-        )
-    unit: NDArray[np.float32] = (tokens / lengths[:, None]).astype(np.float32)
-    return unit.astype(np.float64)

@@ -27,6 +27,7 @@ MAY_IMPORT = {
 # a heavy package is imported where its name says, and nowhere else
 HEAVY = {
     "av": {"serve/container.py", "src/coldframe/motion.py"},
+    "faiss": {"store/faiss_library.py"},
     "nvidia": {"serve/dali_graph.py"},
     "lance": {"store/convert.py"},
     "ml_dtypes": {"export/traced_graph.py"},

@@ -22,7 +22,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     ),
     "demo": Subcommand(
         target="coldframe.demo:demo_command",
-        short_help="Run the whole thread on real clips: export, extract, search, probe.",
+        short_help="Run the whole thread on real clips, from export to report.",
     ),
     "doctor": Subcommand(
         target="coldframe.serve.doctor_cli:doctor_command",
@@ -35,6 +35,10 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     "extract": Subcommand(
         target="coldframe.serve.cli:extract_command",
         short_help="Extract tokens of videos into a Zarr store.",
+    ),
+    "index": Subcommand(
+        target="coldframe.store.index_cli:index_command",
+        short_help="Build a FAISS index of a store's clips, or bring it up to date.",
     ),
     "info": Subcommand(
         target="coldframe.store.cli:info_command",
@@ -55,6 +59,10 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     "retry-failed": Subcommand(
         target="coldframe.serve.retry_cli:retry_command",
         short_help="Try failed rows of a store again, such as those of a disk that was away.",
+    ),
+    "search": Subcommand(
+        target="coldframe.store.index_cli:search_command",
+        short_help="Find the clips of a store that are most like one of its clips.",
     ),
     "verify": Subcommand(
         target="coldframe.serve.verify_cli:verify_command",

