@@ -82,7 +82,7 @@ def _searches(store: Store, vectors: NDArray[np.float32], exact: Index, ivf: Ind
 
     def ask(index: Index) -> None:
         query = next(turns)
-        index.search(vectors[query], ANSWERS, without=np.array([query]))
+        index.search(vectors[query][None], ANSWERS, without=np.array([query]))
 
     timed = interleave(
         [lambda: ask(exact), lambda: ask(ivf), lambda: vectors @ vectors[next(turns)]], runs=20 * runs, warmups=8

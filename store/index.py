@@ -148,22 +148,32 @@ class Index:
         queries = as_rows(query_rows, self.store.rows)
         vectors = unit_vectors(self.store, queries, self.identity.features)
         groups = source_numbers(self.store) if exclude_same_source else np.arange(self.store.rows)
-        answers = []
-        for query, vector in zip(queries.tolist(), vectors, strict=True):
-            rows, cosine = self.search(vector, k, without=np.flatnonzero(groups == groups[query]))
-            answers.append(Neighbours(query=query, rows=rows, cosine=cosine))
-        return answers
+        answers: dict[int, Neighbours] = {}
+        for group in np.unique(groups[queries]):  # questions that leave out the same rows share FAISS's threads
+            same = queries[groups[queries] == group]
+            found = self.search(vectors[groups[queries] == group], k, without=np.flatnonzero(groups == group))
+            for query, (rows, cosine) in zip(same.tolist(), found, strict=True):
+                answers[query] = Neighbours(query=query, rows=rows, cosine=cosine)
+        return [answers[query] for query in queries.tolist()]
 
     def search(
-        self, vector: NDArray[np.float32], k: int, without: NDArray[np.int64] | None = None
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Rows (m,), m <= k, and their cosines with the unit vector (dim,), descending, equal ones in row order."""
+        self, vectors: NDArray[np.float32], k: int, without: NDArray[np.int64] | None = None
+    ) -> list[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """Of each unit vector (n, dim): rows (m,), m <= k, and cosines, descending, equal ones in row order.
+
+        Args:
+            without: rows that are no answers.
+        """
         asked = min(k + _TIES, self.identity.rows)
-        cosines, rows = self.faiss.search(vector[None], asked, nprobe=self.identity.nprobe, without=without)
-        found = rows[0] >= 0
-        ids, cosine = rows[0][found], np.clip(cosines[0][found], -1, 1)
-        best = np.lexsort((ids, -cosine))[:k]
-        return ids[best], cosine[best]
+        answers = []
+        for cosines, rows in zip(
+            *self.faiss.search(vectors, asked, nprobe=self.identity.nprobe, without=without), strict=True
+        ):
+            found = rows >= 0
+            ids, cosine = rows[found], np.clip(cosines[found], -1, 1)
+            best = np.lexsort((ids, -cosine))[:k]
+            answers.append((ids[best], cosine[best]))
+        return answers
 
 
 def open_index(store: Store, folder: str | os.PathLike[str] | None = None) -> Index:
