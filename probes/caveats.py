@@ -8,6 +8,7 @@ from coldframe.probes.features import TokenStore
 from coldframe.probes.probe_report import ProbeReport
 from coldframe.probes.sealed import TestReads
 from coldframe.probes.split import MIN_COMPONENTS
+from coldframe.store.windows import window_text
 
 _MOST_NAMED = 20
 
@@ -27,6 +28,8 @@ def caveats(report: ProbeReport[Any]) -> list[str]:
 def of_encoder(store: TokenStore) -> Iterator[str]:
     """What is special about the encoder, or about what it was shown."""
     control, untrained = store.recipe.control, store.encoder.get("untrained")
+    if store.recipe.window == "before_stop":
+        yield f"each clip {window_text(store.recipe)}."
     if control != "none":
         yield f"the store is a CONTROL: its clips were encoded with {control} frames."
     if untrained:

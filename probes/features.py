@@ -1,6 +1,5 @@
 """Features: rows of a token store as one matrix that a linear head can read."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, get_args
 
@@ -8,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import StoreError, UsageError
+from coldframe.store.real_frames import real_steps
 from coldframe.store.recipe import Recipe
 from coldframe.store.schema import TokenGeometry
 
@@ -53,7 +53,7 @@ def read_features(
         rows: (n,) rows with status ok, n >= 1.
         kind: `cls` is the stored [CLS] token; for a per-frame encoder, the mean of the vectors of real frames. `mean`
             is the mean of the patch tokens of real frames; frames that only repeat the last real one (`n_real`) do not
-            enter. A token that spans several frames enters if its first frame is real. `baseline_colour` and
+            enter. A token that spans several frames enters if one of them is real. `baseline_colour` and
             `baseline_motion` are no tokens: what colour and motion of the same frames say without any encoder.
         on_rows: called with the number of rows after each read.
 
@@ -98,9 +98,7 @@ def _patch_mean(store: TokenStore, rows: NDArray[np.int64]) -> NDArray[np.float3
     n_real = store.column("n_real")[rows]
     if n_real.min() < 1:
         raise StoreError(f"row {rows[n_real < 1][0]} is marked ok but has no real frame.")
-    frames_a_token = store.recipe.frames / time
-    real_tokens = [math.ceil(n / frames_a_token) for n in n_real.tolist()]
-    means = [
-        tokens[:real].mean(axis=(0, 1, 2), dtype=np.float64) for tokens, real in zip(patch, real_tokens, strict=True)
-    ]
+    mask = real_steps(n_real, store.column("flags")[rows], frames=store.recipe.frames, steps=time)
+    parts = [tokens if real.all() else tokens[real] for tokens, real in zip(patch, mask, strict=True)]
+    means = [part.mean(axis=(0, 1, 2), dtype=np.float64) for part in parts]
     return np.stack(means).astype(np.float32)

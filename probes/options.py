@@ -14,6 +14,7 @@ from coldframe.probes.page import require_html
 from coldframe.probes.saved import require_writable
 from coldframe.probes.split_manifest import SplitManifest, read_manifest
 from coldframe.probes.token_view import ShardedStore
+from coldframe.store.windows import window_text
 
 CREATED_BY = f"coldframe {coldframe.__version__}"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -95,7 +96,9 @@ def require_outputs(report_file: str | None, save: Path | None) -> None:
 
 
 def labelled(store: ShardedStore, labels_csv: str | None) -> ShardedStore:
-    """`store`, with the columns of a CSV file if one is named."""
+    """`store`, with the columns of a CSV file if one is named. Clips that show what they should not are announced."""
+    if store.recipe.window == "before_stop":
+        click.echo(f"warning: {store.name}: each clip {window_text(store.recipe)}.", err=True)
     return store if labels_csv is None else with_labels(store, labels_csv)
 
 

@@ -23,7 +23,9 @@ from coldframe.probes.svg_files import svg_files
 from coldframe.probes.uncertainty import uncertainty
 from coldframe.store import Store
 from coldframe.store.files import disk_errors, write_bytes
+from coldframe.store.recipe import Recipe
 from coldframe.store.text import path_to_text
+from coldframe.store.windows import window_text
 
 
 def write_page(
@@ -99,8 +101,8 @@ def extraction_facts(store: TokenStore) -> dict[str, str]:
         "weights": recipe.weights_sha256,
         "licence": str(encoder.get("licence")) + ("; no commercial use" if encoder.get("non_commercial") else ""),
         "frames a window": f"{recipe.frames} at {recipe.fps:g} per second",
-        "seconds a window": f"{recipe.frames / recipe.fps:.3f}, one every {recipe.hop_frames / recipe.fps:.3f}",
-        "sampling": recipe.sampling,
+        "seconds a window": f"{recipe.frames / recipe.fps:.3f}, {_where(recipe)}",
+        "sampling": recipe.sampling if recipe.window == "grid" else "the frame on display",
         "picture": f"{recipe.resize} to {recipe.image_size} px ({recipe.interpolation}), crop {recipe.crop}",
         "colour": f"untagged video read as {recipe.untagged_colour}",
         "attention": recipe.attention,
@@ -117,6 +119,12 @@ def extraction_facts(store: TokenStore) -> dict[str, str]:
                 spent[stage] = spent.get(stage, 0.0) + value
         facts["extraction took"] = ", ".join(f"{stage} {value:.1f} s" for stage, value in spent.items())
     return facts
+
+
+def _where(recipe: Recipe) -> str:
+    if recipe.window == "grid":
+        return f"one every {recipe.hop_frames / recipe.fps:.3f}"
+    return f"one an action: {window_text(recipe)}"
 
 
 def _page(

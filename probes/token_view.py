@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from coldframe.errors import UsageError
 from coldframe.probes.features import TokenStore
+from coldframe.store.real_frames import real_steps
 
 
 def held_dtype(store: TokenStore) -> type[np.floating[Any]]:
@@ -106,8 +107,8 @@ class TokenBatch:
 
 
 def token_mask(store: TokenStore, rows: NDArray[np.int64], view: TokenView) -> NDArray[np.bool_]:
-    """(n, L) True for tokens of real frames and for [CLS]. A token of several frames counts if its first is real."""
-    frames_a_step = store.recipe.frames / store.geometry.time
-    real_steps = np.ceil(store.column("n_real")[rows] / frames_a_step)
-    mask: NDArray[np.bool_] = view.time_of_tokens(store) < real_steps[:, None]
-    return mask
+    """(n, L) True for tokens of real frames and for [CLS]. A token of several frames counts if one of them is real."""
+    n_real, flags = store.column("n_real")[rows], store.column("flags")[rows]
+    real = real_steps(n_real, flags, frames=store.recipe.frames, steps=store.geometry.time)
+    time = view.time_of_tokens(store)
+    return np.where(time < 0, True, real[:, np.maximum(time, 0)])

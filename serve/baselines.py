@@ -1,6 +1,6 @@
 """Baselines: what colour and motion alone say of a clip, from the very frames that the encoder is given.
 
-An encoder that does not beat them on a task has shown nothing. Padding is left out: the first `n_real` frames count.
+An encoder that does not beat them on a task has shown nothing. Padding is left out: `n_real` frames count.
 
     colour   HSV histogram of 8 x 8 x 8 bins a frame, mean over frames, square root (Hellinger); its squares sum to 1.
              Bin 64 h + 8 s + v; hue, saturation and value are cut into 8 equal parts of [0, 1], grey has hue 0.
@@ -49,24 +49,27 @@ def require_baselines(frames: int, image_size: ImageSize) -> None:
         )
 
 
-def clip_baselines(clips: Sequence[Clip], n_real: Sequence[int]) -> dict[str, NDArray[np.float32]]:
+def clip_baselines(
+    clips: Sequence[Clip], n_real: Sequence[int], first: Sequence[int]
+) -> dict[str, NDArray[np.float32]]:
     """`baseline_colour` (n, 512) and `baseline_motion` of `clips`, by the name of the store's array."""
-    pairs = list(zip(clips, n_real, strict=True))
+    cases = list(zip(clips, n_real, first, strict=True))
     return {
-        "baseline_colour": np.stack([colour_baseline(clip, real) for clip, real in pairs]),
-        "baseline_motion": np.stack([motion_baseline(clip, real) for clip, real in pairs]),
+        "baseline_colour": np.stack([colour_baseline(clip, real, at) for clip, real, at in cases]),
+        "baseline_motion": np.stack([motion_baseline(clip, real, at) for clip, real, at in cases]),
     }
 
 
-def colour_baseline(clip: Clip, n_real: int) -> NDArray[np.float32]:
+def colour_baseline(clip: Clip, n_real: int, first: int = 0) -> NDArray[np.float32]:
     """(512,) float32 in [0, 1].
 
     Args:
         clip: (frames, height, width, 3) uint8 RGB.
-        n_real: frames that count, from the first; at least 1.
+        n_real: frames that count, at least 1.
+        first: the first that counts; above 0 where padding comes first.
     """
     # Whole numbers throughout: a colour lies in exactly one bin, and no rounding decides which.
-    red, green, blue = np.moveaxis(clip[:n_real].astype(np.int16), -1, 0)
+    red, green, blue = np.moveaxis(clip[first : first + n_real].astype(np.int16), -1, 0)
     most = np.maximum(np.maximum(red, green), blue)
     spread = most - np.minimum(np.minimum(red, green), blue)
     sixth = np.where(
@@ -81,16 +84,17 @@ def colour_baseline(clip: Clip, n_real: int) -> NDArray[np.float32]:
     return found
 
 
-def motion_baseline(clip: Clip, n_real: int) -> NDArray[np.float32]:
-    """((frames - 1) * 196 + 128,) float32 in [0, 1]; steps into padding are 0.
+def motion_baseline(clip: Clip, n_real: int, first: int = 0) -> NDArray[np.float32]:
+    """((frames - 1) * 196 + 128,) float32 in [0, 1]; steps to or from padding are 0.
 
     Args:
-        clip, n_real: as `colour_baseline`; pictures of 28 pixels or more a side.
+        clip, n_real, first: as `colour_baseline`; pictures of 28 pixels or more a side.
     """
-    luma: Luma = clip[:n_real].astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32) / np.float32(255)
+    real = clip[first : first + n_real]
+    luma: Luma = real.astype(np.float32) @ np.array([0.299, 0.587, 0.114], np.float32) / np.float32(255)
     steps = luma[1:] - luma[:-1]  # (n_real - 1, height, width)
     differences = np.zeros((len(clip) - 1, _GRID, _GRID), np.float32)
-    differences[: len(steps)] = _cell_means(np.abs(steps), _GRID)
+    differences[first : first + len(steps)] = _cell_means(np.abs(steps), _GRID)
     return np.concatenate([differences.ravel(), _directions(luma, steps).ravel()])
 
 

@@ -21,6 +21,7 @@ from coldframe.serve.runtime import Backend, Runtime, open_runtime
 from coldframe.serve.tiers import keep_tier
 from coldframe.store import Store
 from coldframe.store.int8_tokens import Int8Tokens
+from coldframe.store.real_frames import first_real
 from coldframe.store.text import text_to_path
 
 
@@ -99,9 +100,10 @@ def _check(store: Store, runtime: Runtime, row: int, clip: NDArray[np.uint8] | V
         return Canary(row=row, path=path, problem=f"cannot be encoded again: {clip}")
     digest = store.video_column("sha256")[store.column("video")[row]]
     window = window_name(digest, store.column("frame_index")[row])
-    order = frame_order(store.recipe.control, int(store.column("n_real")[row]), len(clip), window)
     n_real = store.column("n_real")[[row]]
-    kept, dim = keep_tier(runtime(clip[order][None]), store.recipe.tokens, n_real), store.geometry.dim
+    first = first_real(n_real, store.column("flags")[[row]], store.recipe.frames)
+    order = frame_order(store.recipe.control, int(n_real[0]), len(clip), window, first=int(first[0]))
+    kept, dim = keep_tier(runtime(clip[order][None]), store.recipe.tokens, n_real, first), store.geometry.dim
     cls = [] if kept.cls is None else [(store.cls([row]), kept.cls)]
     cls += [] if kept.frame_cls is None else [(store.frame_cls([row]), kept.frame_cls)]
     patch = [] if kept.patch is None else [(store.patch([row]), _as_stored(store, kept.patch))]

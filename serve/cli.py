@@ -10,27 +10,29 @@ import numpy as np
 from coldframe.cli_errors import one_line
 from coldframe.export import Bundle, open_bundle
 from coldframe.progress import progress_bar
+from coldframe.serve.annotation_options import (
+    ANNOTATION_OPTIONS,
+    LeftOut,
+    annotated,
+    annotation_counts,
+    annotation_lines,
+    window_options,
+)
 from coldframe.serve.destination import require_store_path
 from coldframe.serve.estimate import Estimate, estimate
 from coldframe.serve.execution import ENGINES, Execution
-from coldframe.serve.extract import (
-    Extraction,
-    extract,
-    make_recipe,
-    plan_videos,
-    token_geometry,
-)
+from coldframe.serve.extract import extract, make_recipe, plan_videos, token_geometry
+from coldframe.serve.extract_text import duration, extract_json, extract_text
 from coldframe.serve.gpu_runtime import GpuBackend
 from coldframe.serve.inputs import Inputs, collect_inputs, passed_over
 from coldframe.serve.parts import Part
 from coldframe.serve.preview import Preview, preview
 from coldframe.serve.run_options import BACKEND_OPTIONS, Command, run_options, with_options
 from coldframe.serve.runtime import PRECISIONS, Backend, require_variant
-from coldframe.serve.stages import STAGES, StageSeconds
 from coldframe.store.plan import Plan
 from coldframe.store.recipe import CONTROLS, Recipe
 from coldframe.store.schema import STORAGE_DTYPES, TOKEN_TIERS, Flag, Status
-from coldframe.store.text import path_to_text, size_to_text
+from coldframe.store.text import size_to_text
 
 
 def recipe_options(command: Command) -> Command:
@@ -74,6 +76,7 @@ def recipe_options(command: Command) -> Command:
             is_flag=True,
             help="Also keep colour histograms and motion of the same frames: what an encoder has to beat.",
         ),
+        *ANNOTATION_OPTIONS,
         *BACKEND_OPTIONS,
         click.option(
             "--precision",
@@ -93,7 +96,9 @@ def recipe_options(command: Command) -> Command:
     return with_options(command, options)
 
 
-def _prepare(paths: tuple[str, ...], encoder: str, options: dict[str, Any]) -> tuple[Bundle, Recipe, Inputs]:
+def _prepare(
+    paths: tuple[str, ...], encoder: str, options: dict[str, Any]
+) -> tuple[Bundle, Recipe, Inputs, LeftOut | None]:
     bundle = open_bundle(encoder)
     recipe = make_recipe(
         bundle,
@@ -106,11 +111,12 @@ def _prepare(paths: tuple[str, ...], encoder: str, options: dict[str, Any]) -> t
         control=options["control"],
         baselines="colour+motion" if options["baselines"] else "none",
         precision=options["precision"],
+        **window_options(options),
     )
     require_variant(bundle, options["backend"], recipe.precision, options["device"])
     token_geometry(bundle, recipe.tokens)  # refuses a tier that the encoder's grid cannot give, before any work
-    inputs = collect_inputs(paths)
-    return bundle, recipe, replace(inputs, videos=inputs.videos[: options["limit"]])
+    inputs, left_out = annotated(collect_inputs(paths), recipe, options)
+    return bundle, recipe, replace(inputs, videos=inputs.videos[: options["limit"]]), left_out
 
 
 @click.command("plan")
@@ -127,42 +133,52 @@ def plan_command(
     Examples:
       coldframe plan videos/ --encoder levjepa-large/
       coldframe plan train.csv --encoder levjepa-large/ --tokens full --json
+      coldframe plan videos/ --encoder levjepa-large/ --annotations actions.csv --anticipation 1
     """
-    bundle, recipe, inputs = _prepare(paths, encoder, {**options, "backend": backend})
+    bundle, recipe, inputs, left_out = _prepare(paths, encoder, {**options, "backend": backend})
     plan = plan_videos(inputs.videos, recipe, progress_bar)
-    _show_plan(plan, estimate(plan, bundle, backend=backend, device=options["device"]), inputs, bundle, as_json)
+    found = estimate(plan, bundle, backend=backend, device=options["device"])
+    _show_plan(plan, found, inputs, bundle, as_json, left_out)
 
 
 def _show_plan(
-    plan: Plan, found: Estimate, inputs: Inputs, bundle: Bundle, as_json: bool, rows: Preview | None = None
+    plan: Plan,
+    found: Estimate,
+    inputs: Inputs,
+    bundle: Bundle,
+    as_json: bool,
+    left_out: LeftOut | None,
+    rows: Preview | None = None,
 ) -> None:
-    """Print the plan, and with `rows` what it means for a store; leave with 3 if videos cannot be used."""
+    """Print the plan, and with `rows` what it means for a store; leave with 3 if rows are known to fail."""
     if as_json:
         answer = {"recipe": plan.recipe.to_dict(), "recipe_id": plan.recipe.recipe_id, "plan_id": plan.plan_id}
-        of_store = {"store_rows": rows.to_dict()} if rows else {}
-        click.echo(json.dumps({**answer, **found.to_dict(), **of_store, "ignored_files": inputs.ignored}))
+        more: dict[str, Any] = {"store_rows": rows.to_dict()} if rows else {}
+        more |= {**annotation_counts(plan), **left_out.to_dict()} if left_out else {}
+        click.echo(json.dumps({**answer, **found.to_dict(), **more, "ignored_files": inputs.ignored}))
     else:
-        click.echo(_plan_text(plan, found, inputs, bundle))
+        click.echo(_plan_text(plan, found, inputs, bundle, left_out))
         if rows:
             click.echo(
                 f"store     {rows.rows} rows, {rows.new_rows} of them new; {rows.rows_to_extract} to extract. Nothing "
                 "was written."
             )
-    if found.failed_videos:
+    if found.failed_clips:
         raise SystemExit(3)
 
 
-def _plan_text(plan: Plan, found: Estimate, inputs: Inputs, bundle: Bundle) -> str:
+def _plan_text(plan: Plan, found: Estimate, inputs: Inputs, bundle: Bundle, left_out: LeftOut | None) -> str:
     lines = [
         f"encoder   {bundle.name}{' (untrained)' if bundle.untrained else ''}, recipe {plan.recipe.recipe_id[:12]}",
         f"videos    {found.videos}, {found.failed_videos} unusable, {found.video_seconds:.1f} s usable",
         f"clips     {found.clips} of {plan.recipe.frames} frames at {plan.recipe.fps:g} fps",
     ]
+    lines += annotation_lines(plan, left_out) if left_out else []
     for tier, size in found.tier_bytes.items():
         lines.append(f"tokens    {tier:<10}{size_to_text(size)}{'  <- chosen' if tier == plan.recipe.tokens else ''}")
     if found.hours is not None:
         lines.append(
-            f"time      about {_duration(found.hours * 3600)} with one worker (measured here: decode "
+            f"time      about {duration(found.hours * 3600)} with one worker (measured here: decode "
             f"{found.decode_seconds_per_clip:.3f} s, encode {found.encode_seconds_per_clip:.3f} s a clip)"
         )
     if inputs.ignored:
@@ -222,6 +238,9 @@ def extract_command(
     --engine ray, store, encoder and videos must have the same paths on every node. --part and --append cannot be used
     with a store on s3://.
 
+    With --annotations, every action in the file is a row, in the order of the videos and then of the windows: failed,
+    with reason no_window, where the video has no frame for it. docs/anticipation.md says which frames a row has.
+
     Exit codes: 0 done, 1 failed, 2 usage, 3 finished but some inputs failed (`coldframe info S --failures`).
 
     \b
@@ -231,65 +250,18 @@ def extract_command(
       coldframe extract videos/ --encoder levjepa-large/ --store fast.zarr --backend openvino --precision bf16
       coldframe extract new_videos/ --encoder levjepa-large/ --store videos.zarr --append
       coldframe extract videos/ --encoder nano/ --store s.zarr --part $SLURM_ARRAY_TASK_ID/$SLURM_ARRAY_TASK_COUNT
+      coldframe extract videos/ --encoder nano/ --store before.zarr --annotations EPIC_100_train.csv --tokens full
       RAY_ADDRESS=head:6379 coldframe extract videos/ --encoder nano/ --store s.zarr --engine ray --workers 8
     """
     share, how = None if part is None else Part.parse(part), Execution.from_options(options)
     require_store_path(store_path, append=append, in_parts=share is not None)
-    bundle, recipe, inputs = _prepare(paths, encoder, options)
+    bundle, recipe, inputs, left_out = _prepare(paths, encoder, options)
     if dry_run:
         plan = plan_videos(inputs.videos, recipe, progress_bar, how.limits)
         rows = preview(plan, store_path, append=append)
-        _show_plan(plan, estimate(plan, bundle, backend=how.backend, device=how.device), inputs, bundle, as_json, rows)
+        found = estimate(plan, bundle, backend=how.backend, device=how.device)
+        _show_plan(plan, found, inputs, bundle, as_json, left_out, rows)
         return
     done = extract(inputs.videos, bundle, store_path, recipe, progress=progress_bar, how=how, part=share, append=append)
-    click.echo(_extract_json(done, inputs) if as_json else _extract_text(done, bundle))
+    click.echo(extract_json(done, inputs, left_out) if as_json else extract_text(done, bundle, left_out))
     raise SystemExit(done.exit_code)
-
-
-def _extract_json(done: Extraction, inputs: Inputs) -> str:
-    return json.dumps(
-        {
-            "store": path_to_text(done.store),
-            "rows": done.rows,
-            "ok": done.ok,
-            "failed": done.failed,
-            "resumed_rows": done.resumed_rows,
-            "seconds": round(done.seconds, 3),
-            "stages": done.stages.to_dict(),
-            "part": None if done.part is None else str(done.part),
-            "sealed": done.sealed,
-            "ignored_files": inputs.ignored,
-        }
-    )
-
-
-def _extract_text(done: Extraction, bundle: Bundle) -> str:
-    new = done.rows - done.resumed_rows
-    store = one_line(path_to_text(done.store))
-    lines = [
-        f"{store}: {done.rows} rows, {done.ok} ok, {done.failed} failed "
-        f"({new} extracted now in {_duration(done.seconds)})"
-    ]
-    if done.part is not None:
-        state = "the store is complete" if done.sealed else "other parts are not there yet"
-        lines.append(f"part {done.part} is done; {state}.")
-    if done.stages.bound is not None:
-        lines.append(_stages_text(done.stages))
-    if bundle.untrained:
-        lines.append(f"{bundle.name} is untrained: these features test the machinery and mean nothing.")
-    if bundle.non_commercial:
-        lines.append(f"The encoder's licence ({bundle.licence}) forbids commercial use, of these features too.")
-    if done.failed:
-        lines.append(f"See what failed and why: coldframe info {store} --failures")
-    return "\n".join(lines)
-
-
-def _stages_text(stages: StageSeconds) -> str:
-    shares = [f"{stage} {_duration(getattr(stages, stage))} ({stages.busy(stage):.0%} busy)" for stage in STAGES]
-    return f"stages: {', '.join(shares)}; {stages.bound} bounds"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -181,8 +181,9 @@ def assemble(
         spans: first and last frame of the span that must be without damage for each clip; None for its own frames.
         given_up: frames that the decoder gave up, wanted or not; may grow while `squares` is read.
     """
-    first_needed = video.frame_index.min(axis=1)
-    begin, end = spans or (first_needed, video.frame_index.max(axis=1))
+    # of each row or any behind it: windows of annotations may begin a frame before that of an earlier row
+    first_needed = np.minimum.accumulate(video.frame_index.min(axis=1)[::-1])[::-1]
+    begin, end = spans or (video.frame_index.min(axis=1), video.frame_index.max(axis=1))
     held: OrderedDict[int, NDArray[np.uint8] | VideoError] = OrderedDict()
     with closing(squares):  # a consumer that stops early must not leave the file open
         for row, frames in enumerate(video.frame_index):

@@ -1,6 +1,6 @@
 """Frame order of a control: the frames of a planned clip in another order, before they are encoded.
 
-Only real frames move; the padding of a short clip stays at its end, so that `n_real` still says where it begins. The
+Only real frames move; the padding of a short clip stays where it is, so that `n_real` still says how long it is. The
 plan, the decoded frames and every other setting are those of the ordinary extraction.
 """
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from coldframe.store.recipe import Control
 
 
-def frame_order(control: Control, n_real: int, frames: int, window: str) -> NDArray[np.int64]:
+def frame_order(control: Control, n_real: int, frames: int, window: str, *, first: int = 0) -> NDArray[np.int64]:
     """(frames,) which frame comes at each place.
 
     Args:
@@ -20,15 +20,17 @@ def frame_order(control: Control, n_real: int, frames: int, window: str) -> NDAr
         n_real: real frames, at least 1; the rest is padding.
         frames: frames a clip.
         window: text that names the clip whatever its row, so that its shuffle never changes.
+        first: the first real frame; above 0 where padding comes first.
     """
     order = np.arange(frames)
+    real = slice(first, first + n_real)
     if control == "static":
-        order[:] = n_real // 2
+        order[:] = first + n_real // 2
     elif control == "reversed":
-        order[:n_real] = order[:n_real][::-1]
+        order[real] = order[real][::-1]
     elif control == "shuffled":
         seed = int.from_bytes(hashlib.sha256(window.encode()).digest()[:8], "little")
-        order[:n_real] = np.random.default_rng(seed).permutation(n_real)
+        order[real] = first + np.random.default_rng(seed).permutation(n_real)
     return order
 
 

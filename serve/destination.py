@@ -12,6 +12,7 @@ from coldframe.store import Store, create_store, finish_replacements, grow_store
 from coldframe.store.files import Place, place_of
 from coldframe.store.object_path import ObjectPath
 from coldframe.store.plan import Plan
+from coldframe.store.recipe import Recipe
 from coldframe.store.root import is_taken
 from coldframe.store.schema import TokenGeometry
 from coldframe.store.text import path_to_text, size_to_text
@@ -29,6 +30,17 @@ def require_store_path(store_path: str, *, append: bool, in_parts: bool) -> None
         )
     if append and not is_taken(place):
         raise InputNotFound(f"There is no store at {path_to_text(store_path)} to append to. Leave out --append.")
+
+
+def require_appendable(recipe: Recipe, *, append: bool, in_parts: bool) -> None:
+    """Refuse to grow a store in parts, or one whose clips are made by annotations."""
+    if append and in_parts:
+        raise UsageError(
+            "--append and --part exclude each other: a store grows once, not once a job. Start one job with --append; "
+            "as soon as it extracts it can be stopped, and parts can then be run that name all videos."
+        )
+    if append and recipe.window != "grid":
+        raise UsageError("--append and --annotations exclude each other. Make a new store of all annotations.")
 
 
 def _require_one_writer(place: ObjectPath, options: dict[str, bool]) -> None:

@@ -14,7 +14,7 @@ from coldframe.export import Bundle
 from coldframe.export.image_config import ImageEncoderConfig
 from coldframe.serve.baselines import COLOUR_BINS, motion_values, require_baselines
 from coldframe.serve.cores import share_cores
-from coldframe.serve.destination import grown, made, open_part, require_store_path
+from coldframe.serve.destination import grown, made, open_part, require_appendable, require_store_path
 from coldframe.serve.execution import Execution
 from coldframe.serve.gpu_runtime import is_gpu_request
 from coldframe.serve.guard import FailureLimits
@@ -38,7 +38,7 @@ from coldframe.store import (
 )
 from coldframe.store.files import place_of
 from coldframe.store.plan import Plan
-from coldframe.store.recipe import Baselines, Control, Recipe, Sampling
+from coldframe.store.recipe import Baselines, Control, Recipe, Sampling, Window
 from coldframe.store.root import is_taken
 from coldframe.store.schema import WITHOUT_PATCHES, Reason, StorageDtype, TokenGeometry, Tokens
 
@@ -88,6 +88,8 @@ def make_recipe(
     precision: str = "fp32",
     control: Control = "none",
     baselines: Baselines = "none",
+    window: Window = "grid",
+    anticipation_s: float = 0.0,
 ) -> Recipe:
     """The recipe for `bundle` with the given sampling and storage; `frames` and `hop_frames` default to the encoder's.
 
@@ -120,6 +122,8 @@ def make_recipe(
         control=control,
         baselines=baselines,
         clip_cls="frame_mean" if bundle.geometry.has_frame_cls else "token",
+        window=window,
+        anticipation_s=anticipation_s,
     )
 
 
@@ -176,11 +180,7 @@ def extract(
     """
     started, how = time.perf_counter(), how or Execution()
     require_store_path(store_path, append=append, in_parts=part is not None)
-    if append and part is not None:
-        raise UsageError(
-            "--append and --part exclude each other: a store grows once, not once a job. Start one job with --append; "
-            "as soon as it extracts it can be stopped, and parts can then be run that name all videos."
-        )
+    require_appendable(recipe, append=append, in_parts=part is not None)
     how.require_possible(bundle, recipe)
     if is_taken(place_of(store_path)):  # before planning, which can take long
         finish_growth(store_path)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coldframe.errors import InputNotFound, MissingDependency, UsageError
+from coldframe.serve.windows import Annotation
 from coldframe.store.layout import require_column_name
 from coldframe.store.text import path_to_text
 
@@ -29,11 +30,13 @@ class InputVideo:
         path: absolute path, links not resolved.
         source: the independent thing it comes from; None means the file's content.
         columns: further manifest columns; a missing value, or NaN, is None.
+        annotations: actions in it that make its clips, in the order of its rows (`annotations.annotate`).
     """
 
     path: str
     source: str | None = None
     columns: Mapping[str, Any] = field(default_factory=dict)
+    annotations: tuple[Annotation, ...] = ()
 
     @property
     def is_described(self) -> bool:

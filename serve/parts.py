@@ -45,7 +45,8 @@ class Part:
 def require_same_paths(store: Store, videos: Sequence[InputVideo]) -> None:
     """Refuse `videos` unless their paths are those that `store` was planned with. Nothing is read from them.
 
-    A thousand jobs must not index every video a thousand times; content is compared when a video is decoded.
+    A thousand jobs must not index every video a thousand times; content is compared when a video is decoded. The ids of
+    annotations are compared too.
     """
     there = set(store.video_paths)
     for listed in store.video_column("duplicates"):
@@ -54,6 +55,9 @@ def require_same_paths(store: Store, videos: Sequence[InputVideo]) -> None:
     if here != there:
         notes = [f"{path} is new" for path in sorted(here - there)]
         raise UsageError(other_videos(store, notes + [f"{path} is missing" for path in sorted(there - here)]))
+    ids = {annotation.id for video in videos for annotation in video.annotations}
+    if ids != set(store.annotation_column("id") if store.annotation_columns else ()):
+        raise UsageError(other_videos(store, ["annotations changed"]))
 
 
 def other_videos(store: Store, notes: list[str]) -> str:

@@ -20,10 +20,12 @@ from coldframe.serve.inputs import InputVideo
 from coldframe.serve.pts_index import PtsIndex
 from coldframe.serve.sampling import SampledClips
 from coldframe.serve.survey import Survey, survey
+from coldframe.serve.windows import annotation_columns
 from coldframe.store.plan import Clips, Column, Plan, Videos
 from coldframe.store.recipe import Recipe
 from coldframe.store.schema import Reason, Status
 from coldframe.store.text import path_to_text
+from coldframe.store.windows import leaking_rows
 
 _BLOCK_VIDEOS = 1024
 _CLIP_TYPES: Mapping[str, type[np.generic]] = {
@@ -77,7 +79,8 @@ def make_plan(
     """Hash and index every video, sample its clips and lay out the rows: videos as given, clips in time order.
 
     Files with equal content are extracted once, under the first of their paths; the others are listed as duplicates.
-    A video that cannot be used keeps one row that says why.
+    A video that cannot be used keeps one row that says why. Where the recipe's window is not `grid`, the rows of a
+    video are its annotations, in their order, whether it can be used or not.
 
     Args:
         videos: inputs in row order (`collect_inputs` sorts them).
@@ -96,7 +99,7 @@ def make_plan(
     def examine(video: InputVideo) -> _Surveyed:
         process = processes.get()
         try:
-            found = _survey(process, video.path, recipe)
+            found = _survey(process, video, recipe)
             return _Surveyed(video=video, found=replace(found, index=None), facts=_Facts.of(found.index))
         finally:
             processes.put(process)
@@ -115,7 +118,11 @@ def make_plan(
                 guard.succeeded()
             else:
                 guard.failed(path_to_text(item.video.path), item.found.error.reason)
-    return Plan(recipe=recipe, videos=_video_table(table.kept, table.duplicates), clips=table.clips())
+    plan = Plan(recipe=recipe, videos=_video_table(table.kept, table.duplicates), clips=table.clips())
+    clips = plan.clips
+    leaking = leaking_rows(recipe, clips.annotations, clips.frame_pts_s, clips.n_real)
+    assert not len(leaking), f"row {leaking[0]} would show frames that its window {recipe.window} forbids"
+    return plan
 
 
 def _in_order(
@@ -135,10 +142,10 @@ def _in_order(
             future.cancel()
 
 
-def _survey(process: DecodeProcess, path: str, recipe: Recipe) -> Survey:
+def _survey(process: DecodeProcess, video: InputVideo, recipe: Recipe) -> Survey:
     found = Survey()
     try:
-        for answer in process.run(survey, path, recipe):
+        for answer in process.run(survey, video.path, recipe, video.annotations):
             found = answer
     except VideoError as error:  # the process had to be killed, or died
         return replace(found, error=error)
@@ -167,7 +174,8 @@ class _Table:
             return
         if usable:
             self._place[item.found.sha256] = len(self.kept)
-        clips = item.found.clips if item.found.clips is not None else _failed_clip(self._frames)
+        rows = len(item.video.annotations) or 1
+        clips = item.found.clips if item.found.clips is not None else _failed_clips(rows, self._frames)
         self.kept.append(replace(item, found=replace(item.found, clips=None)))
         self.duplicates.append([])
         self._counts.append(len(clips.n_real))
@@ -179,6 +187,8 @@ class _Table:
     def clips(self) -> Clips:
         whole = _joined([*self._blocks, *self._waiting])
         video_flags = np.array([item.facts.flags for item in self.kept], np.uint32)
+        of_video = np.repeat(np.array([_reason(item) for item in self.kept], np.uint8), self._counts)
+        without_window = (whole.n_real == 0) & (of_video == Reason.NONE)
         return Clips(
             video=np.repeat(np.arange(len(self.kept), dtype=np.int32), self._counts),
             start_s=whole.start_s,
@@ -187,7 +197,8 @@ class _Table:
             frame_pts_s=whole.frame_pts_s,
             n_real=whole.n_real,
             flags=np.bitwise_or(whole.flags, np.repeat(video_flags, self._counts), dtype=np.uint32),
-            reason=np.repeat(np.array([_reason(item) for item in self.kept], np.uint8), self._counts),
+            reason=np.where(without_window, Reason.NO_WINDOW, of_video).astype(np.uint8),
+            annotations=annotation_columns([one for item in self.kept for one in item.video.annotations]),
         )
 
 
@@ -199,6 +210,11 @@ def _joined(parts: Sequence[SampledClips]) -> SampledClips:
 
 
 def _require_same_description(first: InputVideo, other: InputVideo) -> None:
+    if first.annotations or other.annotations:
+        raise UsageError(
+            f"{path_to_text(first.path)} and {path_to_text(other.path)} have the same content, and annotations name "
+            "both. Keep one of the files, and one set of annotations."
+        )
     if (first.source, first.columns) != (other.source, other.columns):
         raise UsageError(
             f"{path_to_text(first.path)} and {path_to_text(other.path)} have the same content but different "
@@ -255,12 +271,12 @@ def _one_column(values: list[Any]) -> Column:
     return ["" if value is None else str(value) for value in values]
 
 
-def _failed_clip(frames: int) -> SampledClips:
+def _failed_clips(rows: int, frames: int) -> SampledClips:
     return SampledClips(
-        start_s=np.full(1, np.nan),
-        end_s=np.full(1, np.nan),
-        frame_index=np.full((1, frames), -1, np.int32),
-        frame_pts_s=np.full((1, frames), np.nan),
-        n_real=np.zeros(1, np.int16),
-        flags=np.zeros(1, np.uint32),
+        start_s=np.full(rows, np.nan),
+        end_s=np.full(rows, np.nan),
+        frame_index=np.full((rows, frames), -1, np.int32),
+        frame_pts_s=np.full((rows, frames), np.nan),
+        n_real=np.zeros(rows, np.int16),
+        flags=np.zeros(rows, np.uint32),
     )

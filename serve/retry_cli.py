@@ -5,6 +5,7 @@ from collections import Counter
 from typing import Any
 
 import click
+import numpy as np
 
 from coldframe.export import open_bundle
 from coldframe.progress import progress_bar
@@ -76,7 +77,8 @@ def _failed_by_reason(store: Store) -> Counter[str]:
 
 def _unusable_when_planned(store: Store) -> int:
     """Failed rows that stand for a whole video without clips."""
-    return int(((store.column("status") == Status.FAILED) & (store.column("n_real") == 0)).sum())
+    failed = (store.column("status") == Status.FAILED) & (store.column("n_real") == 0)
+    return int((failed & (np.asarray(store.video_column("status"))[store.row_videos] == Status.FAILED)).sum())
 
 
 def _text(store: str, tried: int, now_ok: int, left: Counter[str], unplanned: int) -> str:

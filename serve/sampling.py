@@ -18,12 +18,14 @@ _LARGEST_DENOMINATOR = 100_000
 class SampledClips:
     """Clips of one video in time order; `T` is the recipe's number of frames.
 
+    Where annotations make them, one without a window has times NaN, frame indices -1 and `n_real` 0.
+
     Attributes:
         start_s, end_s: (n,) float64 window in seconds from the first presentable frame, half-open.
         frame_index: (n, T) int32 presentation index of each frame, counted from 0; repeats where padded.
         frame_pts_s: (n, T) float64 seconds from the first presentable frame.
         n_real: (n,) int16 frames that are not padding, at least 1.
-        flags: (n,) uint32, `PADDED` and `UPSAMPLED`.
+        flags: (n,) uint32, `PADDED`, `PADDED_FRONT` and `UPSAMPLED`.
     """
 
     start_s: NDArray[np.float64]
@@ -54,10 +56,15 @@ def sample_clips(pts: NDArray[np.int64], time_base: Fraction, frame_duration: in
         frame_duration: typical distance of two frames in ticks.
         recipe: gives `sampling`, `fps`, `frames` and `hop_frames`.
     """
-    fps = Fraction(recipe.fps).limit_denominator(_LARGEST_DENOMINATOR)
+    fps = exact_fps(recipe)
     if recipe.sampling == "stride":
         return _by_stride(pts, time_base, frame_duration, fps, recipe.frames, recipe.hop_frames)
     return _by_grid(pts, time_base, frame_duration, fps, recipe.frames, recipe.hop_frames)
+
+
+def exact_fps(recipe: Recipe) -> Fraction:
+    """The clip frame rate that is meant by the recipe's decimal number."""
+    return Fraction(recipe.fps).limit_denominator(_LARGEST_DENOMINATOR)
 
 
 def _by_grid(

@@ -41,13 +41,14 @@ class Kept:
 RealFrames = NDArray[np.integer[Any]]
 
 
-def keep_tier(tokens: Tokens, tier: Tier, n_real: RealFrames | None = None) -> Kept:
+def keep_tier(tokens: Tokens, tier: Tier, n_real: RealFrames | None = None, first: RealFrames | None = None) -> Kept:
     """Reduce tokens to what `tier` stores.
 
     Args:
         tokens: of a batch of B clips.
         tier: which.
         n_real: (B,) real frames of each clip; must be given where the encoder has one vector a frame.
+        first: (B,) the first real frame of each clip; None for frame 0.
 
     `cls+mean` and `mean` have one mean token a frame (rows = cols = 1), `cls+grid7` and `grid7` the mean of each
     2 x 2 block of the patch grid, `full` the whole grid. Means are taken in float32. An encoder that gives one vector a
@@ -56,7 +57,7 @@ def keep_tier(tokens: Tokens, tier: Tier, n_real: RealFrames | None = None) -> K
     Raises:
         UsageError: the patch grid has an odd side and cannot be pooled 2 x 2.
     """
-    cls = _clip_cls(tokens, n_real) if tier == "full" or tier in WITHOUT_CLS else None
+    cls = _clip_cls(tokens, n_real, first) if tier == "full" or tier in WITHOUT_CLS else None
     frame_cls = tokens.frame_cls if tokens.has_frame_cls and tier in WITH_FRAME_CLS else None
     if tier in WITHOUT_PATCHES:
         return Kept(cls=cls, patch=None, frame_cls=frame_cls)
@@ -68,13 +69,14 @@ def keep_tier(tokens: Tokens, tier: Tier, n_real: RealFrames | None = None) -> K
     )
 
 
-def _clip_cls(tokens: Tokens, n_real: RealFrames | None) -> Floats | None:
+def _clip_cls(tokens: Tokens, n_real: RealFrames | None, first: RealFrames | None) -> Floats | None:
     """(B, dim) one vector a clip, or None where the encoder has none; repeats that pad a clip do not count."""
     if not tokens.has_frame_cls:
         return tokens.cls if tokens.has_cls else None
     assert n_real is not None, "a mean over frames needs to know which of them are real"
-    clips = zip(tokens.frame_cls, n_real.tolist(), strict=True)
-    return np.stack([frames[:real].mean(axis=0, dtype=np.float32) for frames, real in clips])
+    begin = np.zeros_like(n_real) if first is None else first
+    clips = zip(tokens.frame_cls, begin.tolist(), n_real.tolist(), strict=True)
+    return np.stack([frames[at : at + real].mean(axis=0, dtype=np.float32) for frames, at, real in clips])
 
 
 def _pool(patch: Floats, tier: Tier) -> Floats:

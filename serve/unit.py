@@ -26,6 +26,7 @@ from coldframe.serve.tiers import keep_tier
 from coldframe.serve.unit_writer import UnitWriter
 from coldframe.store import Store, UnitResult, keep_rows, open_store, rows_to_extract, write_unit
 from coldframe.store.int8_tokens import Int8Tokens
+from coldframe.store.real_frames import first_real
 from coldframe.store.schema import BASELINE_ARRAYS, Reason, Status, layer_array
 from coldframe.store.text import text_to_path
 from coldframe.store.units import PatchTokens, stored_arrays
@@ -110,6 +111,7 @@ class UnitRunner:
         self._video = self.store.row_videos
         self._frame_index = self.store.column("frame_index")
         self._n_real = self.store.column("n_real")
+        self._first_real = first_real(self._n_real, self.store.column("flags"), self.store.recipe.frames)
         self._guard = FailureGuard(FailureLimits(in_a_row=settings.failures_in_a_row))
 
     def close(self) -> None:
@@ -197,11 +199,20 @@ class UnitRunner:
         }
         known = [int(row) for row in self._wanted(unit) if self._frame_index[row, 0] < 0]
         for row in known:
-            video = self._video[row]
-            reason = Reason(int(self._reasons[video]))
-            self._fail(filled, row, VideoError(reason.name.lower(), self._errors[video]))
+            self._fail(filled, row, self._known_error(row))
         self._on_clips(len(kept.rows) + len(known))
         return filled
+
+    def _known_error(self, row: int) -> VideoError:
+        """Why a row has no clip, as the plan knows it."""
+        reason = Reason(int(self._reasons[self._video[row]]))
+        if reason != Reason.NONE:
+            return VideoError(reason.name.lower(), self._errors[self._video[row]])
+        return VideoError(
+            "no_window",
+            f"Annotation {self.store.annotation_column('id')[row]} starts, or has its window, behind the end of the "
+            "video, or leaves no frame that the window may show.",
+        )
 
     def _wanted(self, unit: int) -> NDArray[np.int64]:
         return rows_to_extract(self.store, unit, self.settings.retry)
@@ -211,7 +222,8 @@ class UnitRunner:
         todo = []
         for video, numbers in groupby(self._wanted(unit), key=lambda row: int(self._video[row])):
             rows = np.fromiter(numbers, np.int64)
-            if self._frame_index[rows[0], 0] >= 0:
+            rows = rows[self._frame_index[rows, 0] >= 0]
+            if len(rows):
                 path = text_to_path(self._paths[video])
                 todo.append(
                     VideoClips(path=path, sha256=self._sha256[video], rows=rows, frame_index=self._frame_index[rows])
@@ -232,10 +244,11 @@ class UnitRunner:
         started = time.perf_counter()
         tokens = self.runtime(np.stack([clip for _, clip in clips]))
         rows = np.array([row for row, _ in clips])
-        kept = keep_tier(tokens, self.store.recipe.tokens, self._n_real[rows]).arrays
+        n_real, first = self._n_real[rows], self._first_real[rows]
+        kept = keep_tier(tokens, self.store.recipe.tokens, n_real, first).arrays
         named = {name: values for name, values in kept.items() if values is not None}
         if self.store.recipe.baselines != "none":
-            named |= clip_baselines([clip for _, clip in clips], self._n_real[rows].tolist())
+            named |= clip_baselines([clip for _, clip in clips], n_real.tolist(), first.tolist())
         at = rows - filled.rows.start
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused by name when it is written
             for name, values in filled.tokens.items():
@@ -251,7 +264,8 @@ class UnitRunner:
         if recipe.control == "none":
             return clip
         window = window_name(self._sha256[self._video[row]], self._frame_index[row])
-        return clip[frame_order(recipe.control, int(self._n_real[row]), len(clip), window)]
+        order = frame_order(recipe.control, int(self._n_real[row]), len(clip), window, first=int(self._first_real[row]))
+        return clip[order]
 
     def _fail(self, filled: _Rows, row: int, error: VideoError) -> None:
         reason = Reason[error.reason.upper()]

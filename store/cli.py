@@ -7,9 +7,11 @@ import click
 
 from coldframe.cli_errors import one_line
 from coldframe.store.files import Place, sizes_below
+from coldframe.store.recipe import Recipe
 from coldframe.store.store import open_store
 from coldframe.store.summary import failures, summarise
 from coldframe.store.text import size_to_text
+from coldframe.store.windows import window_text
 
 
 @click.command("info")
@@ -64,6 +66,8 @@ def _info_text(name: str, summary: dict[str, Any]) -> str:
         f"  files    {summary['files']}, the largest {size_to_text(summary['largest_file_bytes'])}, "
         f"{size_to_text(summary['total_bytes'])} in all",
     ]
+    if window := window_text(Recipe.from_dict(summary["recipe"])):
+        lines.insert(-1, f"  window   {window}")
     if encoder.get("non_commercial"):
         lines.insert(-2, "           the licence forbids commercial use, of these features too")
     for array, found in summary.get("reconstruction", {}).items():

@@ -179,6 +179,9 @@ def plan_arrays(plan: Plan) -> list[tuple[ArraySpec, NDArray[Any]]]:
     ]
     for name in plan.videos.columns:
         require_column_name(name)
+    for name in clips.annotations:
+        require_array_name(name)
+    columns += [(f"annotation_{name}", ("clip",), values) for name, values in clips.annotations.items()]
     named = {name: getattr(plan.videos, name) for name in VIDEO_FIELDS} | dict(plan.videos.columns)
     columns += [(f"video_{name}", ("video",), values) for name, values in named.items()]
     return [_planned(name, dims, values, plan) for name, dims, values in columns]
@@ -191,10 +194,13 @@ def require_column_name(name: str) -> None:
             f"The manifest column {name!r} has the name of a built-in column. Rename it; built in are: "
             f"{', '.join(VIDEO_FIELDS)}."
         )
+    require_array_name(name)
+
+
+def require_array_name(name: str) -> None:
+    """Raise UsageError if `name`, of a column that a user gave, cannot be part of an array's name."""
     if not name or "/" in name or not name.isprintable() or len(name.encode()) > 200:
-        raise UsageError(
-            f"The manifest column {name!r} cannot name an array. Use 1 to 200 bytes of printable text without '/'."
-        )
+        raise UsageError(f"The column {name!r} cannot name an array. Use 1 to 200 bytes of printable text without '/'.")
 
 
 def _planned(

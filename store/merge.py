@@ -22,9 +22,15 @@ def merge_plans(old: Plan, more: Plan) -> Plan:
 
     Raises:
         RecipeMismatch: the plans have different recipes.
-        UsageError: a path of `old` has other content in `more`, or sources or manifest columns do not fit together.
+        UsageError: a path of `old` has other content in `more`, sources or manifest columns do not fit together, or
+            clips are made by annotations.
     """
     more.recipe.require_equal(old.recipe, "the store")
+    if old.recipe.window != "grid":
+        raise UsageError(
+            "A store whose clips are made by annotations does not grow: further annotations of its videos would need "
+            "rows between the ones there. Make a new store with all annotations, or one of the new ones alone."
+        )
     _require_same_columns(old.videos, more.videos)
     sorted_out = _sort_out(old.videos, more.videos)
     new = np.array(sorted_out.new, np.int64)
@@ -115,7 +121,8 @@ def _join(first: Sequence[Any] | NDArray[Any], second: Sequence[Any] | NDArray[A
 
 def _join_clips(old: Plan, more: Clips, new: NDArray[np.int64]) -> Clips:
     rows = np.flatnonzero(np.isin(more.video, new))
-    joined = {item.name: _join(getattr(old.clips, item.name), getattr(more, item.name), rows) for item in fields(Clips)}
+    names = [item.name for item in fields(Clips) if item.name != "annotations"]  # which merge_plans refuses
+    joined = {name: _join(getattr(old.clips, name), getattr(more, name), rows) for name in names}
     moved = np.searchsorted(new, more.video[rows]) + len(old.videos)
     joined["video"] = np.concatenate([old.clips.video, moved.astype(np.int32)])
     return Clips(**joined)

@@ -63,7 +63,8 @@ class Videos:
 class Clips:
     """One entry a row. `T` is the recipe's number of frames.
 
-    A video that cannot be used has exactly one clip: `reason` set, times NaN, frame indices -1, `n_real` 0.
+    A video that cannot be used has exactly one clip: `reason` set, times NaN, frame indices -1, `n_real` 0. Where clips
+    are made by annotation it has one for each of them, and so has an annotation without a window in a good video.
 
     Attributes:
         video: (n,) index into the videos.
@@ -74,6 +75,8 @@ class Clips:
         n_real: (n,) frames that are not padding.
         flags: (n,) `Flag` bits.
         reason: (n,) `Reason` known before decoding; 0 for clips that are to be extracted.
+        annotations: (n,) columns of the annotations that made the clips: `id`, `start_s`, `stop_s` and any others;
+            empty where the recipe's window is `grid`.
     """
 
     video: NDArray[np.int32]
@@ -84,6 +87,7 @@ class Clips:
     n_real: NDArray[np.int16]
     flags: NDArray[np.uint32]
     reason: NDArray[np.uint8]
+    annotations: Mapping[str, Column] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.video)

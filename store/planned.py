@@ -13,8 +13,10 @@ def read_plan(store: Store) -> Plan:
     builtin = {name: store.video_column(name) for name in VIDEO_FIELDS}
     columns = {name: store.video_column(name) for name in store.video_columns if name not in VIDEO_FIELDS}
     video, n_real = store.column("video"), store.column("n_real")
-    # a row is known to fail before it is decoded exactly where its video gives no clip
-    reason = np.where(n_real == 0, np.asarray(builtin["reason"])[video], Reason.NONE).astype(np.uint8)
+    # a row is known to fail before it is decoded exactly where its video, or its annotation in it, gives no clip
+    of_video = np.asarray(builtin["reason"])[video]
+    without_clip = np.where(of_video == Reason.NONE, Reason.NO_WINDOW, of_video)
+    reason = np.where(n_real == 0, without_clip, Reason.NONE).astype(np.uint8)
     clips = Clips(
         video=video,
         start_s=store.column("clip_start_s"),
@@ -24,5 +26,6 @@ def read_plan(store: Store) -> Plan:
         n_real=n_real,
         flags=store.column("flags"),
         reason=reason,
+        annotations={name: store.annotation_column(name) for name in store.annotation_columns},
     )
     return Plan(recipe=store.recipe, videos=Videos(**builtin, columns=columns), clips=clips)  # type: ignore[arg-type]

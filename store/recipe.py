@@ -10,6 +10,7 @@ from coldframe.errors import RecipeMismatch, UsageError
 from coldframe.store.schema import INT8_TIERS, STORAGE_DTYPES, TOKEN_TIERS, WITHOUT_PATCHES, StorageDtype, Tokens
 
 Sampling = Literal["grid", "stride"]
+Window = Literal["grid", "before_start", "before_stop", "inside"]
 ImageSize = int | tuple[int, int]
 
 
@@ -20,6 +21,7 @@ def height_width(size: ImageSize) -> tuple[int, int]:
 
 MIN_FPS, MAX_FPS = 0.001, 240.0
 MAX_HOP_FRAMES = 1_000_000  # far more than any video has; keeps row positions within 64 bits
+MAX_ANTICIPATION_S = 3600.0
 ClipCls = Literal["token", "frame_mean"]
 Control = Literal["none", "static", "reversed", "shuffled"]
 CONTROLS: tuple[Control, ...] = get_args(Control)
@@ -55,6 +57,10 @@ class Recipe:
         baselines: colour and motion of the same frames, kept beside the tokens; says nothing about the tokens.
         clip_cls: what `cls` of a clip is: a `token` of the encoder, or, for encoders that have one vector a frame, the
             `frame_mean`, the mean of those of its real frames.
+        window: what makes the clips: `grid` cuts all of a video; else each annotation of an action makes one, which
+            ends before the action starts (`before_start`), before it stops (`before_stop`, as in V-JEPA 2's released
+            code, which shows the action), or lies `inside` it. Each position takes the frame that is on display then.
+        anticipation_s: seconds from the end of a window `before_start` or `before_stop` to that moment.
     """
 
     encoder: str
@@ -77,6 +83,8 @@ class Recipe:
     control: Control = "none"
     baselines: Baselines = "none"
     clip_cls: ClipCls = "token"
+    window: Window = "grid"
+    anticipation_s: float = 0.0
 
     def __post_init__(self) -> None:
         if not MIN_FPS <= self.fps <= MAX_FPS:
@@ -108,6 +116,22 @@ class Recipe:
             raise UsageError(f"baselines is {self.baselines!r}; allowed are {', '.join(BASELINES)}.")
         if self.clip_cls not in get_args(ClipCls):
             raise UsageError(f"clip_cls is {self.clip_cls!r}; allowed are {', '.join(get_args(ClipCls))}.")
+        self._check_window()
+
+    def _check_window(self) -> None:
+        if self.window not in get_args(Window):
+            raise UsageError(f"window is {self.window!r}; allowed are {', '.join(get_args(Window))}.")
+        if not 0 <= self.anticipation_s <= MAX_ANTICIPATION_S:
+            raise UsageError(
+                f"anticipation is {self.anticipation_s:g} s; allowed is 0 to {MAX_ANTICIPATION_S:g} seconds."
+            )
+        if self.anticipation_s and self.window not in ("before_start", "before_stop"):
+            raise UsageError(f"anticipation is {self.anticipation_s:g} s, but a window {self.window!r} has none.")
+        if self.window != "grid" and (self.sampling != "grid" or self.hop_frames != self.frames):
+            raise UsageError(
+                f"sampling is {self.sampling!r} and hop {self.hop_frames} frames, but each annotation makes one clip, "
+                "on a grid of its own. Leave both options out."
+            )
 
     @property
     def recipe_id(self) -> str:
@@ -115,13 +139,17 @@ class Recipe:
         return hashlib.sha256(canonical_json(self.to_dict()).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON values, without `baselines` and `clip_cls` where they are `none` and `token`, as in older recipes."""
+        """JSON values, without `baselines`, `clip_cls` and the window where they are what older recipes mean."""
         pairs = asdict(self).items()
         fields = {key: list(value) if isinstance(value, tuple) else value for key, value in pairs}
         if self.baselines == "none":
             del fields["baselines"]
         if self.clip_cls == "token":
             del fields["clip_cls"]
+        if self.window == "grid":
+            del fields["window"]
+        if self.window in ("grid", "inside"):
+            del fields["anticipation_s"]
         return fields
 
     @classmethod

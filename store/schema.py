@@ -65,6 +65,7 @@ class Reason(IntEnum):
     NON_FINITE = 9  # the encoder, or storage in 16 bits, produced inf, nan or only zeros
     LIMIT = 10  # more pixels, frames or seconds than allowed
     TIMEOUT = 11
+    NO_WINDOW = 12  # the annotation lies outside its video, or leaves no frame that its clip may show
 
     @property
     def is_transient(self) -> bool:
@@ -75,7 +76,7 @@ class Reason(IntEnum):
 class Flag(IntFlag):
     """Conditions that a user may want to filter on; a flagged row is still right by the declared rules."""
 
-    PADDED = 1  # n_real < frames: the last real frame is repeated
+    PADDED = 1  # n_real < frames: the last real frame is repeated, or the first (PADDED_FRONT)
     UPSAMPLED = 2  # the source has fewer frames than the grid asks for, so real frames repeat
     COLOUR_UNTAGGED = 4  # read as BT.601 limited range
     PTS_SYNTHESISED = 8  # the file gives no usable timestamps; frame number / rate was used
@@ -85,6 +86,7 @@ class Flag(IntFlag):
     TRUNCATED = 256  # the container promises more than the file holds
     ROTATED = 512  # a display matrix was applied
     VARIABLE_RATE = 1024  # frame times are not evenly spaced
+    PADDED_FRONT = 2048  # the window begins before the video: its first frame is repeated, the real ones come last
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -189,9 +189,20 @@ class Store:
         """One value a video: a list for text, else an array (videos,). `column("video")` leads from rows."""
         if name not in self.video_columns:
             raise UsageError(f"There is no video column {name!r}; there are {', '.join(self.video_columns)}.")
-        values = self._plan_array(f"video_{name}")
-        text = values.dtype.kind not in "biuf"
-        return [str(value) for value in values] if text else values
+        return _as_column(self._plan_array(f"video_{name}"))
+
+    @cached_property
+    def annotation_columns(self) -> tuple[str, ...]:
+        """Names that `annotation_column` takes; none where clips cut all of a video."""
+        names = {key.partition("/")[0] for key in read_plan_record(self.place, self.root)}
+        return tuple(sorted(name[11:] for name in names if name.startswith("annotation_")))
+
+    def annotation_column(self, name: str) -> list[str] | NDArray[Any]:
+        """One value a row, of the annotation that made it: a list for text, else an array (rows,)."""
+        if name not in self.annotation_columns:
+            known = ", ".join(self.annotation_columns) or "none, as no annotations made its clips"
+            raise UsageError(f"There is no annotation column {name!r} in {self.name}; there are {known}.")
+        return _as_column(self._plan_array(f"annotation_{name}"))
 
     def _plan_array(self, name: str) -> NDArray[Any]:
         try:
@@ -360,6 +371,11 @@ class Store:
         """
         with held_lock(self.place, units, self.plan_id):
             yield
+
+
+def _as_column(values: NDArray[Any]) -> list[str] | NDArray[Any]:
+    text = values.dtype.kind not in "biuf"
+    return [str(value) for value in values] if text else values
 
 
 def open_store(path: str | os.PathLike[str], *, writable: bool = False) -> Store:

@@ -19,6 +19,7 @@ from coldframe.store.schema import Reason, Status
 from coldframe.store.shards import read_chunks
 from coldframe.store.store import Store
 from coldframe.store.units import usable_rows
+from coldframe.store.windows import leaking_rows
 
 Kind = Literal["plan", "marker", "missing", "size", "checksum", "rows", "uncommitted", "absent", "unexpected"]
 
@@ -122,6 +123,15 @@ def _plan_problems(store: Store, deep: bool) -> Iterator[Problem]:
         problem = _object_problem(store.place / key, written, deep)
         if problem is not None:
             yield Problem(kind="plan", unit=None, object=key, message=problem[1])
+            return
+    if deep:
+        times, n_real = store.column("frame_pts_s"), store.column("n_real")
+        edges = {
+            name: store.annotation_column(name) for name in store.annotation_columns if name in ("start_s", "stop_s")
+        }
+        for row in leaking_rows(store.recipe, edges, times, n_real)[:1].tolist():
+            message = f"row {row} shows a frame that its window {store.recipe.window} forbids"
+            yield Problem(kind="plan", unit=None, object="frame_pts_s", message=message)
 
 
 def _check_unit(store: Store, unit: int, deep: bool) -> tuple[Marker | None, list[Problem]]:

@@ -76,6 +76,7 @@ def memory_store(
         columns={
             "status": np.full(count * windows, Status.OK, dtype=np.uint8),
             "n_real": np.full(count * windows, 16, dtype=np.int16),
+            "flags": np.zeros(count * windows, dtype=np.uint32),
             "video": np.repeat(np.arange(count, dtype=np.int32), windows),
             "clip_start_s": np.tile(np.arange(windows, dtype=np.float64) * 16 / 7.5, count),
             "frame_index": np.tile(np.arange(windows, dtype=np.int32), count)[:, None] * 64 + np.arange(16) * 4,

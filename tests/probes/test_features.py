@@ -7,7 +7,7 @@ import pytest
 from coldframe.errors import StoreError, UsageError
 from coldframe.probes import features
 from coldframe.probes.features import read_features
-from coldframe.store.schema import TokenGeometry
+from coldframe.store.schema import Flag, TokenGeometry
 from tests.probes.memory import MemoryStore, separable_store
 
 
@@ -47,6 +47,15 @@ def test_padded_frames_do_not_enter_the_mean(time: int, n_real: int, real_tokens
     read = read_features(store, np.arange(12), "mean")
     np.testing.assert_allclose(read[4], store.patches[4, :real_tokens].reshape(-1, 5).mean(axis=0), rtol=1e-5)
     np.testing.assert_allclose(read[3], store.patches[3].reshape(-1, 5).mean(axis=0), rtol=1e-5)
+
+
+def test_frames_repeated_in_front_do_not_enter_the_mean() -> None:
+    store = patch_store(8)
+    assert store.patches is not None
+    store.columns["n_real"][4], store.columns["flags"][4] = 5, Flag.PADDED | Flag.PADDED_FRONT
+    store.patches[4, :5] = 1e9  # frames 0 to 10 are repeats, and token 5 is of frames 10 and 11
+    read = read_features(store, np.arange(12), "mean")
+    np.testing.assert_allclose(read[4], store.patches[4, 5:].reshape(-1, 5).mean(axis=0), rtol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["cls", "mean"])

@@ -122,6 +122,16 @@ def test_padding_is_never_read(make: Callable[[NDArray[np.uint8], int], NDArray[
     assert np.isfinite(make(clip, 1)).all()
 
 
+@pytest.mark.parametrize("make", [colour_baseline, motion_baseline])
+def test_padding_in_front_is_never_read(make: Callable[..., NDArray[np.float32]]) -> None:
+    clip, other = noise(), noise()
+    other[:2] = noise(seed=1)[:2]
+    assert np.array_equal(make(clip, 2, 2), make(other, 2, 2))
+    assert not np.array_equal(make(clip, 3, 1), make(other, 3, 1))
+    steps = motion_baseline(clip, 2, 2)[: 3 * 196].reshape(3, 196)
+    assert steps.any(axis=1).tolist() == [False, False, True]
+
+
 # --------------------------------------------------------------------------------------------- in a store
 
 
@@ -155,7 +165,7 @@ def test_rows_are_those_of_the_frames_that_the_encoder_sees(tmp_path: Path, bund
     assert min(real.values()) < 16
     for row, clip in read_clips(clips, VideoCache(), image_size=32, threads=1):
         assert isinstance(clip, np.ndarray)
-        expected = clip_baselines([clip], [real[row]])
+        expected = clip_baselines([clip], [real[row]], [0])
         for name in ("colour", "motion"):
             np.testing.assert_allclose(store.baseline(name, [row]), expected[f"baseline_{name}"], atol=5e-4)
     failed = [row for row in range(store.rows) if row not in real]

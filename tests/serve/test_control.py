@@ -38,6 +38,10 @@ def test_orders_by_hand() -> None:
     # Padding stays at the end, where n_real says that it is.
     assert frame_order("reversed", 3, 5, "w").tolist() == [2, 1, 0, 3, 4]
     assert frame_order("static", 3, 5, "w").tolist() == [1] * 5
+    # Or in front of the real frames, which are then the last.
+    assert frame_order("reversed", 3, 5, "w", first=2).tolist() == [0, 1, 4, 3, 2]
+    assert frame_order("static", 3, 5, "w", first=2).tolist() == [3] * 5
+    assert sorted(frame_order("shuffled", 3, 5, "w", first=2)[2:].tolist()) == [2, 3, 4]
     shuffled = frame_order("shuffled", 10, 16, "w")
     assert sorted(shuffled[:10].tolist()) == list(range(10))
     assert shuffled[10:].tolist() == list(range(10, 16))

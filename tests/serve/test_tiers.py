@@ -77,3 +77,11 @@ def test_repeats_that_pad_a_clip_do_not_count_in_the_mean_of_its_frames() -> Non
     kept = keep_tier(tokens, "frame_cls", np.array([4, 2, 1]))
     assert kept.cls is not None
     assert kept.cls.tolist() == [[6], [3], [2]]
+
+
+def test_padding_in_front_does_not_count_either() -> None:
+    frames = np.array([2, 2, 4, 9], np.float32).reshape(1, 4, 1)
+    tokens = Tokens(patch=np.zeros((1, 4, 1, 1, 1), np.float32), frame_cls=frames)
+    kept = keep_tier(tokens, "frame_cls", np.array([2]), np.array([2]))
+    assert kept.cls is not None
+    assert kept.cls.tolist() == [[6.5]]

@@ -1,11 +1,24 @@
 """Plans and unit results made of arithmetic, for tests that need a store but no video."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coldframe.store import Clips, Plan, Reason, Recipe, Status, Store, TokenGeometry, UnitResult, Videos
+from coldframe.store import (
+    Clips,
+    Plan,
+    Reason,
+    Recipe,
+    Status,
+    Store,
+    TokenGeometry,
+    UnitResult,
+    Videos,
+    create_store,
+)
 from coldframe.store.plan import Column
 from coldframe.store.schema import StorageDtype, Tokens
 
@@ -109,3 +122,12 @@ def small_result(store: Store, unit: int) -> UnitResult:
         seconds={"encode": 0.5},
         provenance={"runtime": "none"},
     )
+
+
+def annotated_store(folder: Path, *, start_s: float = 100.0) -> Store:
+    """A store of three clips that annotations made, without tokens; the last frame of row 0 is at 0.4 s."""
+    plan = small_plan([3])
+    recipe = replace(plan.recipe, hop_frames=plan.recipe.frames, window="before_start", anticipation_s=0.5)
+    columns: dict[str, Column] = {"id": ["a", "b", "c"], "start_s": np.full(3, start_s), "stop_s": np.full(3, 200.0)}
+    planned = replace(plan, recipe=recipe, clips=replace(plan.clips, annotations=columns))
+    return create_store(folder / "annotated.zarr", planned, geometry=small_geometry(), encoder=ENCODER)

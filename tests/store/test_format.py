@@ -10,6 +10,7 @@ import pytest
 import zarr
 
 from coldframe.store import FORMAT_VERSION, Flag, Reason, Status, Store, seal
+from tests.store.plans import annotated_store
 
 TEXT = (Path(__file__).parents[2] / "docs" / "FORMAT.md").read_text()
 
@@ -30,14 +31,17 @@ def test_the_version_is_pinned() -> None:
     assert f"| `format_version` | {FORMAT_VERSION} |" in TEXT
 
 
-def test_the_array_table_is_what_a_store_has(filled: Store) -> None:
+def test_the_array_table_is_what_a_store_has(filled: Store, tmp_path: Path) -> None:
     table = TEXT.split("## 2. Arrays")[1].split("A video that cannot be used")[0]
     documented: dict[str, tuple[str, str]] = {}
     for names, dims, kind in re.findall(r"^\| (`[^|]+) \| ([^|]+) \| ([^|]+?)[ ,|]", table, flags=re.M):
         documented |= dict.fromkeys(re.findall(r"`([^`]+)`", names), (dims, kind))
     assert documented.pop("video_<column>") == ("video", "one")
+    assert documented.pop("annotation_<column>") == ("clip", "string")
     group = zarr.open_group(str(filled.path), mode="r")
     found = {name: array for name, array in group.arrays() if name not in ("video_label", "video_take")}
+    actions = zarr.open_group(str(annotated_store(tmp_path).path), mode="r")
+    found |= {name: array for name, array in actions.arrays() if name.startswith("annotation_")}
     assert set(found) == set(documented)
     for name, array in found.items():
         dims, kind = documented[name]
