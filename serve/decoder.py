@@ -15,6 +15,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from coldframe.serve.container import MAX_PIXELS, pyav
+from coldframe.serve.field_pairs import field_pairs
 from coldframe.serve.heartbeat import beat
 from coldframe.serve.packets import MAX_FRAMES
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from av.packet import Packet
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
+
+    Parts = list[Packet[VideoStream]]
 
 # `buffer` and `bitstream` are left out: they reject the last frame of many whole MPEG-1 and MPEG-2 files.
 _DETECT = "crccheck+explode"
@@ -97,19 +100,19 @@ class Decoder:
         """
         skipping, first_pts = wait_for_key, _BEFORE_ALL
         in_flight: deque[int] = deque(maxlen=self._threads)
-        for name, packet in self._packets():
-            if skipping and not packet.is_keyframe:
+        for name, parts in self._named():
+            if skipping and not parts[0].is_keyframe:
                 yield name, None
                 continue
             if skipping:
-                if landing is not None and not landing.accepts(packet):
+                if landing is not None and not landing.accepts(parts[0]):
                     return
                 skipping, landing = False, None
                 first_pts = _BEFORE_ALL if self._by_number or leading else name
                 leading = False
                 in_flight.clear()
             in_flight.append(name)
-            decoded, is_damaged = self._decode(name, packet)
+            decoded, is_damaged = self._decode(name, parts)
             if name < first_pts:
                 # A leading picture of an open GOP: shown before the key frame, needs frames before it. The
                 # decoder sees it, because H.264 counts frames, but its error is no damage.
@@ -123,35 +126,58 @@ class Decoder:
                 skipping = True
         yield from self._give_up(set(), first_pts, pending_is_good=True)
 
-    def _packets(self) -> Iterator[tuple[int, "Packet[VideoStream]"]]:
-        number = -1
+    def _named(self) -> Iterator[tuple[int, "Parts"]]:
+        """The packets of each frame, with its name."""
+        for number, parts in enumerate(self._frames_of_packets()):
+            if number >= MAX_FRAMES:  # the index has no more: a demuxer that goes round in circles
+                return
+            name = number if self._by_number else parts[0].pts
+            if name is not None:
+                yield name, parts
+
+    def _frames_of_packets(self) -> Iterator["Parts"]:
+        """One packet, or one for each field."""
+        pairs = field_pairs(self._stream)
+        if pairs is None:
+            yield from ([packet] for packet in self._packets())
+            return
+        held: Parts = []
+        for packet in self._packets():
+            if not pairs.joins(packet) and held:
+                yield held
+                held = []
+            held.append(packet)
+            if not pairs.awaits_second:
+                yield held
+                held = []
+        if held:
+            yield held
+
+    def _packets(self) -> Iterator["Packet[VideoStream]"]:
         packets = self._container.demux(self._stream)
         while True:
             try:
                 packet = next(packets)
             except (StopIteration, self._error):  # a demuxer that cannot go on: the stream ends here
                 return
-            if packet.size == 0:  # an empty packet would tell the decoder that the stream has ended
-                continue
-            number += 1
             beat()
-            if number >= MAX_FRAMES:  # the index has no more: a demuxer that goes round in circles
-                return
-            if self._by_number:
-                packet.pts = number
-            if packet.pts is not None:
-                yield packet.pts, packet
+            if packet.size:  # an empty packet would tell the decoder that the stream has ended
+                yield packet
 
-    def _decode(self, name: int, packet: "Packet[VideoStream]") -> tuple[list["VideoFrame"], bool]:
+    def _decode(self, name: int, parts: "Parts") -> tuple[list["VideoFrame"], bool]:
         """Frames that came out, and whether damage was reported."""
-        if packet.is_corrupt or name in self._damaged:
+        if name in self._damaged or any(packet.is_corrupt for packet in parts):
             return [], True
         if self._wanted is not None:
             self._codec.skip_frame = "DEFAULT" if name in self._wanted else "NONREF"
+        frames: list[VideoFrame] = []
         try:
-            return self._codec.decode(packet), False
+            for packet in parts:
+                packet.pts = name
+                frames += self._codec.decode(packet)
         except self._error:
-            return [], True
+            return frames, True
+        return frames, False
 
     def _give_up(
         self, lost: set[int], first_pts: int, *, pending_is_good: bool
