@@ -83,6 +83,11 @@ class Packets:
         at = np.flatnonzero(self.damaged)
         return frozenset((at if by_number else self.pts[at]).tolist())
 
+    def key_names(self, *, by_number: bool) -> frozenset[int]:
+        """What the key frames' packets are called."""
+        at = np.flatnonzero(self.key)
+        return frozenset((at if by_number else self.pts[at]).tolist())
+
     def first(self, count: int) -> "Packets":
         return Packets(**{name: column[:count] for name, column in vars(self).items()})
 
