@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 RefusalReason = Literal[
     "codec", "container", "streams", "pixel_format", "colour_matrix", "rotation", "interlaced", "size_changes",
-    "truncated", "pts_synthesised", "hidden_frames", "open_gop", "enlarged", "size", "damaged", "dali_error",
+    "truncated", "pts_synthesised", "hidden_frames", "open_gop", "key_frames", "enlarged", "size", "damaged",
+    "dali_error",
 ]  # fmt: skip
 
 CODECS: dict[DaliDevice, tuple[str, ...]] = {
@@ -131,6 +132,8 @@ def _by_content(path: str, index: PtsIndex, device: DaliDevice) -> Accepted | Re
             names = container.format.name.split(",")
             if not set(names) & set(_CONTAINERS):
                 return Refusal(reason="container", detail=f"{container.format.name} was not tried with DALI")
+            if not index.seekable:
+                return Refusal(reason="key_frames", detail="frames that refer to others are marked as key frames")
             if len(container.streams.video) > 1:
                 return Refusal(reason="streams", detail="DALI chooses among several video streams by its own rule")
             frame = _first_frame(container)

@@ -15,6 +15,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from coldframe.serve.container import MAX_PIXELS, pyav
+from coldframe.serve.field_pairs import field_pairs
 from coldframe.serve.heartbeat import beat
 from coldframe.serve.packets import MAX_FRAMES
 
@@ -24,16 +25,25 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from av.video.stream import VideoStream
 
+    Parts = list[Packet[VideoStream]]
+
 # `buffer` and `bitstream` are left out: they reject the last frame of many whole MPEG-1 and MPEG-2 files.
 _DETECT = "crccheck+explode"
 # In H.264 without CABAC, `aggressive` means that a slice has to end where its data does.
 _DETECT_MORE = {"h264": "+aggressive"}
 
 _BEFORE_ALL = -(2**63)
+_NO_KIND, _I_PICTURE, _B_PICTURE = 0, 1, 3  # FFmpeg's AVPictureType
 
 # Codecs whose bitstream marks pictures that no other picture refers to, and whose FFmpeg decoder skips
 # exactly those.
 _SKIPS_UNREFERENCED = ("h264", "hevc")
+
+# Their FFmpeg decoders make up a grey picture where a reference is missing, and hand it out as one of no kind.
+_STARTS_FROM_GREY = (
+    "mpeg1video", "mpeg2video", "mpeg4", "msmpeg4v1", "msmpeg4v2", "msmpeg4v3", "wmv1", "wmv2", "wmv3", "vc1",
+    "h261", "h263", "h263i", "h263p", "flv1", "rv10", "rv20", "rv30", "rv40",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +60,11 @@ class Landing:
     def accepts(self, packet: "Packet[VideoStream]") -> bool:
         pts = packet.pts
         return pts is not None and pts <= self.latest_pts and self.key_bytes.get(pts) == packet.size
+
+
+def refers_to_others(frame: "VideoFrame") -> bool:
+    """True if `frame` is no key frame; False as well where the decoder does not tell."""
+    return not frame.key_frame and frame.pict_type not in (_NO_KIND, _I_PICTURE)
 
 
 class Decoder:
@@ -77,6 +92,8 @@ class Decoder:
         self._error = pyav().FFmpegError
         self._container, self._stream, self._codec = container, stream, stream.codec_context
         self._threads, self._by_number, self._damaged = threads, by_number, damaged
+        self._key: int | None = None  # the packet that a run started from, until its frame is out
+        self._may_lead = False
         self._wanted = wanted if self._codec.codec.canonical_name in _SKIPS_UNREFERENCED else None
         detect = _DETECT + _DETECT_MORE.get(self._codec.codec.canonical_name, "")
         self._codec.options = {"err_detect": detect, "max_pixels": str(MAX_PIXELS)}
@@ -93,29 +110,44 @@ class Decoder:
 
         `wait_for_key` gives up what comes before the first key frame. `leading` tries that key frame's
         leading pictures as well; behind damage they are always given up. The run ends at once, with nothing,
-        if the first key frame is not where `landing` wants it.
+        if the first key frame is not where `landing` wants it, or refers to others: containers may call every frame a
+        key frame, and many decoders then start from a grey picture.
         """
         skipping, first_pts = wait_for_key, _BEFORE_ALL
+        has_landed, since_key = False, list[int]()
+        self._key = None
         in_flight: deque[int] = deque(maxlen=self._threads)
-        for name, packet in self._packets():
-            if skipping and not packet.is_keyframe:
+        for name, parts in self._named():
+            if skipping and not parts[0].is_keyframe:
                 yield name, None
                 continue
             if skipping:
-                if landing is not None and not landing.accepts(packet):
+                if landing is not None and not landing.accepts(parts[0]):
                     return
-                skipping, landing = False, None
+                skipping, has_landed, landing = False, landing is not None, None
                 first_pts = _BEFORE_ALL if self._by_number or leading else name
+                self._key = None if parts[0].is_discard else name  # what an edit list hides does not come out
+                self._may_lead = first_pts == _BEFORE_ALL
+                since_key = []
                 leading = False
                 in_flight.clear()
             in_flight.append(name)
-            decoded, is_damaged = self._decode(name, packet)
+            if self._key is not None:
+                since_key.append(name)
+            decoded, is_damaged = self._decode(name, parts)
             if name < first_pts:
                 # A leading picture of an open GOP: shown before the key frame, needs frames before it. The
                 # decoder sees it, because H.264 counts frames, but its error is no damage.
                 yield name, None
                 is_damaged = is_damaged and self._threads > 1
             decoded = [frame for frame in decoded if frame.pts is not None and frame.pts >= first_pts]
+            if self._has_false_key(decoded):
+                if has_landed:
+                    return
+                self._drain()
+                yield from ((lost, None) for lost in since_key)
+                skipping = True
+                continue
             good = list(takewhile(lambda frame: not frame.is_corrupt, decoded))
             yield from ((frame.pts, frame) for frame in good if frame.pts is not None)
             if is_damaged or len(good) < len(decoded):
@@ -123,41 +155,82 @@ class Decoder:
                 skipping = True
         yield from self._give_up(set(), first_pts, pending_is_good=True)
 
-    def _packets(self) -> Iterator[tuple[int, "Packet[VideoStream]"]]:
-        number = -1
+    def _named(self) -> Iterator[tuple[int, "Parts"]]:
+        """The packets of each frame, with its name."""
+        for number, parts in enumerate(self._frames_of_packets()):
+            if number >= MAX_FRAMES:  # the index has no more: a demuxer that goes round in circles
+                return
+            name = number if self._by_number else parts[0].pts
+            if name is not None:
+                yield name, parts
+
+    def _frames_of_packets(self) -> Iterator["Parts"]:
+        """One packet, or one for each field."""
+        pairs = field_pairs(self._stream)
+        if pairs is None:
+            yield from ([packet] for packet in self._packets())
+            return
+        held: Parts = []
+        for packet in self._packets():
+            if not pairs.joins(packet) and held:
+                yield held
+                held = []
+            held.append(packet)
+            if not pairs.awaits_second:
+                yield held
+                held = []
+        if held:
+            yield held
+
+    def _packets(self) -> Iterator["Packet[VideoStream]"]:
         packets = self._container.demux(self._stream)
         while True:
             try:
                 packet = next(packets)
             except (StopIteration, self._error):  # a demuxer that cannot go on: the stream ends here
                 return
-            if packet.size == 0:  # an empty packet would tell the decoder that the stream has ended
-                continue
-            number += 1
             beat()
-            if number >= MAX_FRAMES:  # the index has no more: a demuxer that goes round in circles
-                return
-            if self._by_number:
-                packet.pts = number
-            if packet.pts is not None:
-                yield packet.pts, packet
+            if packet.size:  # an empty packet would tell the decoder that the stream has ended
+                yield packet
 
-    def _decode(self, name: int, packet: "Packet[VideoStream]") -> tuple[list["VideoFrame"], bool]:
+    def _decode(self, name: int, parts: "Parts") -> tuple[list["VideoFrame"], bool]:
         """Frames that came out, and whether damage was reported."""
-        if packet.is_corrupt or name in self._damaged:
+        if name in self._damaged or any(packet.is_corrupt for packet in parts):
             return [], True
         if self._wanted is not None:
             self._codec.skip_frame = "DEFAULT" if name in self._wanted else "NONREF"
+        frames: list[VideoFrame] = []
         try:
-            return self._codec.decode(packet), False
+            for packet in parts:
+                packet.pts = name
+                frames += self._codec.decode(packet)
         except self._error:
-            return [], True
+            return frames, True
+        return frames, False
+
+    def _has_false_key(self, frames: list["VideoFrame"]) -> bool:
+        """True if the first frame out since the last key packet shows that this is none.
+
+        Then it refers to others, or is another one, because the decoder dropped what it could not decode. Decoders
+        that do not tell what kind of picture one is are believed, and so are H.264's points of recovery.
+        """
+        if self._key is None or not frames:
+            return False
+        first, key, codec = frames[0], self._key, self._codec.codec.canonical_name
+        if self._may_lead and first.pts != key and first.pict_type == _B_PICTURE:
+            return False
+        self._key = None
+        if not refers_to_others(first):
+            return codec in _STARTS_FROM_GREY and first.pict_type == _NO_KIND
+        return first.pts == key or codec not in _SKIPS_UNREFERENCED
 
     def _give_up(
         self, lost: set[int], first_pts: int, *, pending_is_good: bool
     ) -> Iterator[tuple[int, "VideoFrame | None"]]:
         """Empty the decoder. What was decoded before a report is good; behind a marked frame nothing is."""
-        for frame in self._drain():
+        frames = self._drain()
+        pending_is_good = pending_is_good and not self._has_false_key(frames)
+        for frame in frames:
             if frame.pts is not None and frame.pts >= first_pts and frame.pts not in lost:
                 yield frame.pts, frame if pending_is_good and not frame.is_corrupt else None
         yield from ((name, None) for name in sorted(lost))

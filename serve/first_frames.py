@@ -7,7 +7,7 @@ import numpy as np
 
 from coldframe.errors import VideoError
 from coldframe.serve.container import open_container, require_pixels
-from coldframe.serve.decoder import Decoder
+from coldframe.serve.decoder import Decoder, refers_to_others
 from coldframe.serve.orientation import orientation
 from coldframe.serve.packets import Packets, StreamFacts
 from coldframe.store.schema import Flag
@@ -29,6 +29,7 @@ class FirstFrames:
         names: pts, or packet numbers, in output order. By number, packets given up keep their place.
         good: how many of `names` there are up to the last frame that did come out.
         lost: names of packets that were given up after the first frame.
+        has_false_keys: the container calls a frame a key frame that refers to others.
         complete: the stream ended before as many frames as asked for were out.
         width, height: of the first frame in pixels, before rotation.
         rotation: of the first frame in degrees clockwise.
@@ -38,6 +39,7 @@ class FirstFrames:
     names: list[int]
     good: int
     lost: frozenset[int]
+    has_false_keys: bool
     complete: bool
     width: int
     height: int
@@ -61,7 +63,8 @@ def decode_first(path: str, stream: StreamFacts, packets: Packets, *, at_most: i
     """
     names: list[int] = []
     lost: set[int] = set()
-    count, good = 0, 0
+    count, good, has_false_keys = 0, 0, False
+    keys = packets.key_names(by_number=by_number)
     first: VideoFrame | None = None
     flags = Flag(0)
     with open_container(path) as container:
@@ -81,6 +84,7 @@ def decode_first(path: str, stream: StreamFacts, packets: Packets, *, at_most: i
                 require_pixels(frame.width, frame.height)
                 first = frame
             flags |= Flag.INTERLACED if frame.interlaced_frame else Flag(0)
+            has_false_keys |= name in keys and refers_to_others(frame)
             count, good = count + 1, len(names)
             if count == at_most:
                 break
@@ -92,6 +96,7 @@ def decode_first(path: str, stream: StreamFacts, packets: Packets, *, at_most: i
             names=names,
             good=good,
             lost=frozenset(lost),
+            has_false_keys=has_false_keys,
             complete=count < at_most,
             width=first.width,
             height=first.height,

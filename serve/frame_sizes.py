@@ -7,6 +7,7 @@ picture, without an error (seen with 2.4.0, VP9). Containers do not tell; WebRTC
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from coldframe.serve.bits import Bits
 from coldframe.serve.container import open_container, pyav
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _mjpeg(data: bytes) -> Iterator[Size]:
 def _vp9(data: bytes) -> Iterator[Size]:
     """VP9 bitstream specification, 6.2 and annex B. Frames that copy a reference's size add nothing new."""
     for frame in _vp9_frames(data):
-        size = _vp9_size(_Bits(frame))
+        size = _vp9_size(Bits(frame))
         if size is not None:
             yield size
 
@@ -95,7 +96,7 @@ def _vp9_frames(data: bytes) -> Iterator[bytes]:
         at += length
 
 
-def _vp9_size(bits: "_Bits") -> Size | None:
+def _vp9_size(bits: Bits) -> Size | None:
     if bits.read(2) != 2:
         return None
     profile = bits.read(1) + 2 * bits.read(1)
@@ -122,7 +123,7 @@ def _vp9_size(bits: "_Bits") -> Size | None:
     return None if bits.is_over else (width, height)
 
 
-def _skip_vp9_colour(bits: "_Bits", profile: int) -> None:
+def _skip_vp9_colour(bits: Bits, profile: int) -> None:
     if profile >= 2:
         bits.read(1)
     if bits.read(3) != _VP9_RGB:
@@ -131,19 +132,3 @@ def _skip_vp9_colour(bits: "_Bits", profile: int) -> None:
             bits.read(3)
     elif profile in (1, 3):
         bits.read(1)
-
-
-class _Bits:
-    """Reads bits from the most significant one; zeros behind the end."""
-
-    def __init__(self, data: bytes) -> None:
-        head = data[:32]  # all that is read of a header lies in 16 bytes
-        self._value, self._left = int.from_bytes(head, "big"), 8 * len(head)
-
-    @property
-    def is_over(self) -> bool:
-        return self._left < 0
-
-    def read(self, count: int) -> int:
-        self._left -= count
-        return self._value >> self._left & ((1 << count) - 1) if self._left >= 0 else 0

@@ -2,7 +2,7 @@
 
 import math
 from array import array
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from coldframe.errors import VideoError
 from coldframe.serve.container import open_container, pyav, require_pixels, video_streams
+from coldframe.serve.field_pairs import FieldPairs, field_pairs
 from coldframe.serve.heartbeat import beat
 from coldframe.serve.integrity import find_damaged
 from coldframe.serve.sample_times import require_sample_times
@@ -48,7 +49,7 @@ class StreamFacts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Packets:
-    """Packets of one stream in file order, empty ones left out. All arrays are (packets,).
+    """Packets of one stream in file order, empty ones left out, one a frame. All arrays are (packets,).
 
     `pos` is where each begins in the file, in bytes, -1 if unknown; `damaged` what the container's checks tell.
     """
@@ -65,6 +66,14 @@ class Packets:
     def __len__(self) -> int:
         return len(self.pts)
 
+    def of_frames(self, pairs: FieldPairs) -> "Packets":
+        """One packet a frame, the first one, where some hold a field each; with a field missing, it is damaged."""
+        is_first, damaged = np.ones(len(self), np.bool_), self.damaged.copy()
+        is_first[pairs.seconds], damaged[pairs.torn] = False, True
+        starts = np.flatnonzero(is_first)
+        columns = {name: column[starts] for name, column in vars(self).items()}
+        return Packets(**columns | {"damaged": np.logical_or.reduceat(damaged, starts)})
+
     @property
     def has_keys(self) -> bool:
         return bool(self.key.any())
@@ -72,6 +81,11 @@ class Packets:
     def damaged_names(self, *, by_number: bool) -> frozenset[int]:
         """What the damaged packets are called: by their pts or by their number."""
         at = np.flatnonzero(self.damaged)
+        return frozenset((at if by_number else self.pts[at]).tolist())
+
+    def key_names(self, *, by_number: bool) -> frozenset[int]:
+        """What the key frames' packets are called."""
+        at = np.flatnonzero(self.key)
         return frozenset((at if by_number else self.pts[at]).tolist())
 
     def first(self, count: int) -> "Packets":
@@ -99,13 +113,17 @@ def read_packets(path: str) -> tuple[StreamFacts, Packets]:
     """
     with open_container(path) as container:
         streams = video_streams(container)
-        found = _demux(container, streams)
+        pairs = {stream.index: field_pairs(stream) for stream in streams}
+        found = _demux(container, streams, pairs)
         stream = max(streams, key=lambda candidate: _preference(candidate, found[candidate.index]))
         packets = found[stream.index]
         if not len(packets):
             raise VideoError("no_frames", "The video stream holds no frame.")
         codec = stream.codec_context
         require_pixels(codec.width, codec.height)
+        fields = pairs[stream.index]
+        flags = Flag.INTERLACED if fields is not None and fields.is_interlaced else Flag(0)
+        flags |= Flag(0) if stream.sample_aspect_ratio in (None, 0, 1) else Flag.SAR_NOT_SQUARE
         assert stream.time_base is not None
         rates = (codec.framerate, stream.average_rate, stream.guessed_rate)
         about = StreamFacts(
@@ -116,13 +134,14 @@ def read_packets(path: str) -> tuple[StreamFacts, Packets]:
             reorders=bool(codec.has_b_frames),
             rates=tuple(rate for rate in rates if rate),
             promised_s=_promised_seconds(container, stream),
-            flags=Flag(0) if stream.sample_aspect_ratio in (None, 0, 1) else Flag.SAR_NOT_SQUARE,
+            flags=flags,
         )
         stream_id = stream.id
     if "mov" in about.container_format.split(","):
         require_sample_times(path, stream_id)
     damaged = find_damaged(path, about.container_format, stream_index=about.index, stream_id=stream_id, pos=packets.pos)
-    return about, replace(packets, damaged=damaged)
+    packets = replace(packets, damaged=damaged)
+    return about, packets if fields is None else packets.of_frames(fields)
 
 
 def _preference(stream: "VideoStream", packets: Packets) -> tuple[bool, bool, int, int]:
@@ -140,7 +159,9 @@ def _promised_seconds(container: "InputContainer", stream: "VideoStream") -> flo
     return container.duration / 1e6 if container.duration else math.nan  # in AV_TIME_BASE, microseconds
 
 
-def _demux(container: "InputContainer", streams: list["VideoStream"]) -> dict[int, Packets]:
+def _demux(
+    container: "InputContainer", streams: list["VideoStream"], pairs: Mapping[int, FieldPairs | None]
+) -> dict[int, Packets]:
     ffmpeg_error = pyav().FFmpegError
     rows = {stream.index: array("q") for stream in streams}
     hides = {stream.index: stream.codec_context.codec.canonical_name == "vp8" for stream in streams}
@@ -153,6 +174,9 @@ def _demux(container: "InputContainer", streams: list["VideoStream"]) -> dict[in
         beat()
         if packet.size == 0:
             continue
+        fields = pairs[packet.stream_index]
+        if fields is not None:
+            fields.joins(packet)
         row, pts, dts = rows[packet.stream_index], packet.pts, packet.dts
         # The frame tag's bit 4 is show_frame (RFC 6386, 9.1); VP8 in WebM stores hidden
         # reference frames as packets of their own.

@@ -6,8 +6,7 @@ be the pictures' (none at all, duplicates, a timeline that restarts, B-frames in
 presentation times), one full decoding pass numbers the frames instead.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from coldframe.errors import VideoError
 from coldframe.serve.completeness import is_cut_short
+from coldframe.serve.decoded_order import TAIL_STEPS, frame_rate, lost_in_place, orders_pictures, without_torn_groups
 from coldframe.serve.first_frames import FirstFrames, decode_first
 from coldframe.serve.packets import MAX_FRAMES, NO_PTS, Packets, StreamFacts, read_packets
 from coldframe.store.schema import Flag
@@ -26,8 +26,6 @@ MAX_SECONDS_PER_FRAME = 60.0  # on average: 3 frames over 10 hours would make 27
 _FIRST_FRAMES = 8  # decoded and compared with the packets; field pictures, for one, show in them
 _SHORT_PACKETS = 32  # files up to this length are decoded whole
 _REORDER_LIMIT = 32  # H.264 and HEVC reorder at most 16 frames, 32 fields
-_TAIL_STEPS = 16  # where a cut or a loss can leave holes: 16 frames, by the same limit
-_PLAUSIBLE_RATES = (Fraction(1), Fraction(300))
 
 # Demuxers that guess the pts of some packets from those before them, so that a seek changes them.
 _NEVER_SEEK = ("mpeg",)
@@ -163,11 +161,11 @@ def _index_by_decoding(path: str, stream: StreamFacts, packets: Packets, cut: bo
     order = names[names < len(packets)]
     flags = Flag.TRUNCATED if cut else Flag(0)
     invented = stream.container_format == "avi" and stream.reorders  # by the demuxer, from decoding times
-    if stream.reorders and (invented or not _orders_pictures(packets, reorders=True)):
+    if stream.reorders and (invented or not orders_pictures(packets, reorders=True)):
         lost = every.lost | ({len(packets) - 1} if cut else set())
-        packets, order = _without_torn_groups(packets, order, lost)
-    elif every.lost and _orders_pictures(packets, stream.reorders):
-        order = _lost_in_place(packets, order)
+        packets, order = without_torn_groups(packets, order, lost)
+    elif every.lost and orders_pictures(packets, stream.reorders):
+        order = lost_in_place(packets, order)
     pts = packets.pts[order]
     usable = len(pts) > 0 and pts.min() != NO_PTS and bool((np.diff(pts) > 0).all())
     if usable and not invented and not _restarts(pts, stream):
@@ -176,71 +174,7 @@ def _index_by_decoding(path: str, stream: StreamFacts, packets: Packets, cut: bo
         return _finish(stream, packets, every, order, pts, stream.time_base, flags)
     numbers = np.arange(len(order), dtype=np.int64)
     flags |= Flag.PTS_SYNTHESISED
-    return _finish(stream, packets, every, order, numbers, 1 / _rate(packets, stream), flags)
-
-
-def _orders_pictures(packets: Packets, reorders: bool) -> bool:
-    """True if pts can order pictures: all have one, and it is not a decoding time under another name."""
-    pts = packets.pts
-    return not ((pts == NO_PTS).any() or (reorders and bool((np.diff(pts) > 0).all())))
-
-
-def _lost_in_place(packets: Packets, order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """`order` with the frames that were given up, which come out late, at their places by pts within their group.
-
-    A timeline that restarts does so with a key frame, so inside a group of pictures pts can be compared.
-    """
-    group = np.cumsum(packets.key)
-    return order[np.lexsort((packets.pts[order], group[order]))]
-
-
-def _without_torn_groups(
-    packets: Packets, order: NDArray[np.int64], lost: Collection[int]
-) -> tuple[Packets, NDArray[np.int64]]:
-    """The rest of a group of pictures as damaged, each packet with a place, where a loss leaves no order to it.
-
-    B-frames without times: only the decoder knows where a lost one belongs. Pictures that were out before are at their
-    places. Those that the decoder was holding when it met the damage it may drop without a word, also of the group
-    before; and the group behind may begin with pictures that refer to what was lost.
-    """
-    if not lost:
-        return packets, order
-    group = np.cumsum(packets.key)
-    count = int(group[-1]) + 1
-    begin, end = np.searchsorted(group, np.arange(count)), np.searchsorted(group, np.arange(count), side="right")
-    first_lost = end + _TAIL_STEPS  # of each group, in packets
-    at = np.array([name for name in lost if name < len(packets)], np.int64)
-    np.minimum.at(first_lost, group[at], at)
-    torn = np.unique(group[at])
-    incomplete = np.bincount(group[order], minlength=count) < end - begin
-    before = torn[(torn > 0) & incomplete[torn - 1]] - 1
-    first_lost[before] = np.minimum(first_lost[before], end[before])
-    behind = torn[torn < count - 1] + 1
-    first_lost[behind] = begin[behind]
-    order = order[np.argsort(group[order], kind="stable")]
-    place = begin[group[order]] + np.arange(len(order)) - np.searchsorted(group[order], group[order])
-    kept = order[place < (first_lost - _TAIL_STEPS)[group[order]]]
-    # What is before the first frame stays out of the index.
-    affected = np.intersect1d(np.flatnonzero(first_lost < end + _TAIL_STEPS), group[order])
-    given_up = np.isin(group, affected) & ~np.isin(np.arange(len(packets)), kept)
-    order = np.concatenate((kept, np.flatnonzero(given_up)))
-    order = order[np.argsort(group[order], kind="stable")]
-    return replace(packets, damaged=packets.damaged | given_up), order
-
-
-def _rate(packets: Packets, stream: StreamFacts) -> Fraction:
-    """Frames a second where frames have no times: the typical decoding step, else what the headers say.
-
-    A header's rate is taken if it is within 5 % of the step, because it is exact where the step is rounded.
-    """
-    steps = np.diff(packets.dts[packets.dts != NO_PTS])
-    steps = steps[steps > 0]
-    low, high = _PLAUSIBLE_RATES
-    stated = [rate for rate in stream.rates if low <= rate <= high]
-    if len(steps):
-        measured = 1 / (int(np.median(steps)) * stream.time_base)
-        return next((rate for rate in stated if abs(rate - measured) <= measured / 20), measured)
-    return stated[0] if stated else Fraction(25)  # what FFmpeg assumes of raw streams
+    return _finish(stream, packets, every, order, numbers, 1 / frame_rate(packets, stream), flags)
 
 
 def _before_hole(packets: Packets, order: NDArray[np.int64], reorders: bool, cut: bool | None) -> NDArray[np.int64]:
@@ -254,8 +188,8 @@ def _before_hole(packets: Packets, order: NDArray[np.int64], reorders: bool, cut
         return order
     steps = np.diff(pts)
     from_end = len(steps) - np.flatnonzero(steps > 1.5 * np.median(steps))  # (gaps,) 1 for the last step
-    late = from_end[from_end <= _TAIL_STEPS]
-    uneven = len(from_end[from_end <= 4 * _TAIL_STEPS]) > len(late)
+    late = from_end[from_end <= TAIL_STEPS]
+    uneven = len(from_end[from_end <= 4 * TAIL_STEPS]) > len(late)
     if not len(late):
         return order
     if not uneven and (cut or len(late) == 1):
@@ -293,7 +227,7 @@ def _finish(
         key_pts=packets.pts[keys],
         key_seek=packets.dts[keys] if by_dts else packets.pts[keys],
         key_bytes=packets.bytes[keys],
-        seekable=not synthesised and stream.container_format not in _NEVER_SEEK,
+        seekable=not (synthesised or first.has_false_keys) and stream.container_format not in _NEVER_SEEK,
         waits_for_key=packets.has_keys,
         frame_duration=duration,
         codec=stream.codec,
