@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import StoreError, UsageError
-from coldframe.store.real_frames import real_steps
+from coldframe.store.real_frames import real_means
 from coldframe.store.recipe import Recipe
 from coldframe.store.schema import TokenGeometry
 
@@ -93,12 +93,8 @@ def read_features(
 
 def _patch_mean(store: TokenStore, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     """(n, dim) mean over real tokens, accumulated in float64."""
-    patch = store.patch(rows)  # (n, time, row, col, dim)
-    time = patch.shape[1]
+    patch = store.patch(rows)
     n_real = store.column("n_real")[rows]
     if n_real.min() < 1:
         raise StoreError(f"row {rows[n_real < 1][0]} is marked ok but has no real frame.")
-    mask = real_steps(n_real, store.column("flags")[rows], frames=store.recipe.frames, steps=time)
-    parts = [tokens if real.all() else tokens[real] for tokens, real in zip(patch, mask, strict=True)]
-    means = [part.mean(axis=(0, 1, 2), dtype=np.float64) for part in parts]
-    return np.stack(means).astype(np.float32)
+    return real_means(patch, n_real, store.column("flags")[rows], store.recipe.frames)

@@ -32,3 +32,12 @@ def real_steps(
     step = np.arange(steps) * frames / steps  # the first frame of each, and the one behind its last
     mask: NDArray[np.bool_] = (step < first + np.asarray(n_real)[:, None]) & (step + frames / steps > first)
     return mask
+
+
+def real_means(
+    patch: NDArray[np.floating[Any]], n_real: NDArray[np.integer[Any]], flags: NDArray[np.integer[Any]], frames: int
+) -> NDArray[np.float32]:
+    """(n, dim) mean of the tokens (n, time, row, col, dim) of real frames, summed in float64."""
+    mask = real_steps(n_real, flags, frames=frames, steps=patch.shape[1])
+    parts = [tokens if real.all() else tokens[real] for tokens, real in zip(patch, mask, strict=True)]
+    return np.stack([part.mean(axis=(0, 1, 2), dtype=np.float64) for part in parts]).astype(np.float32)

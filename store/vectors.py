@@ -1,6 +1,5 @@
 """Vectors: one direction a clip, for searching."""
 
-import math
 from collections.abc import Iterator
 from typing import Literal, get_args
 
@@ -8,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import StoreError, UsageError
+from coldframe.store.real_frames import real_means
 from coldframe.store.store import Store
 
 VectorKind = Literal["cls", "mean"]
@@ -32,7 +32,11 @@ def unit_vectors(store: Store, rows: NDArray[np.int64], kind: VectorKind) -> NDA
     Raises:
         StoreError: a row that is not ok, or whose vector is zero or not finite and so has no direction.
     """
-    vectors = store.cls(rows) if kind == "cls" else _patch_means(store, rows)
+    if kind == "cls":
+        vectors = store.cls(rows)
+    else:
+        n_real, flags = store.column("n_real")[rows], store.column("flags")[rows]
+        vectors = real_means(store.patch(rows), n_real, flags, store.recipe.frames)
     lengths = np.linalg.norm(vectors.astype(np.float64), axis=1)
     bad = ~np.isfinite(lengths) | (lengths == 0)
     if bad.any():
@@ -54,11 +58,3 @@ def vector_batches(
     for start in range(0, len(rows), step):
         part = rows[start : start + step]
         yield part, unit_vectors(store, part, kind)
-
-
-def _patch_means(store: Store, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    patch = store.patch(rows)  # (n, time, row, col, dim)
-    frames_a_step = store.recipe.frames / patch.shape[1]
-    steps = [math.ceil(n / frames_a_step) for n in store.column("n_real")[rows].tolist()]
-    means = [tokens[:real].mean(axis=(0, 1, 2), dtype=np.float64) for tokens, real in zip(patch, steps, strict=True)]
-    return np.stack(means).astype(np.float32)
