@@ -180,8 +180,12 @@ def _index_by_decoding(path: str, stream: StreamFacts, packets: Packets, cut: bo
             f"The file's tables name more frames than the {len(packets)} that can be read, and no times tell which are "
             "missing. Fragments must not overlap in time. Write the file anew with other tools, or copy it again.",
         )
-    numbers = np.arange(len(order), dtype=np.int64)
     flags |= Flag.PTS_SYNTHESISED
+    chunks = np.sort(packets.dts[order])
+    if invented and len(order) and chunks[0] != NO_PTS and (np.diff(chunks) > 0).all():
+        # Chunks come at an even rate, empty ones too: for those the picture before stays.
+        return _finish(stream, packets, every, order, chunks, stream.time_base, flags)
+    numbers = np.arange(len(order), dtype=np.int64)
     return _finish(stream, packets, every, order, numbers, 1 / frame_rate(packets, stream), flags)
 
 
@@ -253,7 +257,8 @@ def _finish(
 
 def _evenness(steps: NDArray[np.int64], duration: int) -> Flag:
     """`VARIABLE_RATE` unless steps are equal up to a tenth of a frame, or rounding both ends to ticks."""
-    uneven = len(steps) > 0 and np.abs(steps - duration).max() > max(2, duration // 10)
+    tolerance = max(min(2, duration // 2), duration // 10)
+    uneven = len(steps) > 0 and np.abs(steps - duration).max() > tolerance
     return Flag.VARIABLE_RATE if uneven else Flag(0)
 
 
