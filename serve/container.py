@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from coldframe.errors import MissingDependency, VideoError
 from coldframe.serve.heartbeat import beat
+from coldframe.serve.mp4_boxes import why_unfinished
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -63,6 +64,9 @@ def open_container(path: str) -> Iterator["InputContainer"]:
     except (FileNotFoundError, PermissionError) as error:
         raise VideoError("not_found", f"The file cannot be read: {error.strerror}.") from error
     except (av.FFmpegError, ValueError, AssertionError) as error:
+        unfinished = why_unfinished(path)
+        if unfinished is not None:
+            raise VideoError("unreadable", unfinished) from error
         why = getattr(error, "strerror", None) or str(error)
         raise VideoError(
             "unreadable",

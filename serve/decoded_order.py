@@ -67,8 +67,14 @@ def frame_rate(packets: Packets, stream: StreamFacts) -> Fraction:
 
     A header's rate is taken if it is within 5 % of the step, because it is exact where the step is rounded.
     """
+    # Frames of one laced block or of a fragment without durations share a time, or have none.
     timed = np.flatnonzero(packets.dts != NO_PTS)
-    steps = np.diff(packets.dts[timed]) / np.diff(timed)  # laced frames share a time
+    timed = timed[np.diff(packets.dts[timed], prepend=NO_PTS) != 0]
+    keys = timed[packets.key[timed]]
+    if stream.reorders and len(timed) < len(packets) and len(keys) > 1:
+        timed = keys  # others may stand before frames that are shown earlier
+    frames = np.diff(timed)
+    steps = np.repeat(np.diff(packets.dts[timed]) / frames, frames)
     steps = steps[steps > 0]
     low, high = _PLAUSIBLE_RATES
     stated = [rate for rate in stream.rates if low <= rate <= high]

@@ -33,6 +33,7 @@ class FirstFrames:
         complete: the stream ended before as many frames as asked for were out.
         width, height: of the first frame in pixels, before rotation.
         rotation: of the first frame in degrees clockwise.
+        mirrored: the first frame is mirrored left to right before it is turned.
         flags: `Flag` bits that are seen in pictures.
     """
 
@@ -44,6 +45,7 @@ class FirstFrames:
     width: int
     height: int
     rotation: int
+    mirrored: bool
     flags: Flag
 
     def agrees_with(self, expected: "np.typing.NDArray[np.int64]") -> bool:
@@ -101,6 +103,7 @@ def decode_first(path: str, stream: StreamFacts, packets: Packets, *, at_most: i
             width=first.width,
             height=first.height,
             rotation=90 * quarter_turns,
+            mirrored=mirrored,
             flags=flags | _untagged(first) | (Flag.ROTATED if quarter_turns or mirrored else Flag(0)),
         )
 

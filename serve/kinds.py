@@ -82,7 +82,7 @@ def look(path: str) -> Iterator[Looked]:
     untagged = Flag.COLOUR_UNTAGGED in index.flags
     shown = Flag(index.flags & ~_SHOWN_ELSEWHERE)
     flags = [flag.name.lower() for flag in Flag if flag in shown and flag.name]
-    if Flag.ROTATED in index.flags and not index.rotation:
+    if index.mirrored:
         flags.append("mirrored")
     kind = Kind(
         codec=index.codec,

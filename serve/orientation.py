@@ -15,7 +15,7 @@ def orientation(frame: "VideoFrame") -> tuple[int, bool]:
     """Quarter turns clockwise (0 to 3), and whether the picture is mirrored left to right before turning.
 
     From the display matrix of ISO/IEC 14496-12, 6.2.2: x' = a x + c y, y' = b x + d y, with y downwards.
-    Angles between quarter turns go to the nearest one.
+    Angles between quarter turns go to the nearest one; scaling and shear are ignored, as is the pixel aspect.
     """
     try:
         data = cast("Buffer | None", frame.side_data.get("DISPLAYMATRIX"))

@@ -15,6 +15,7 @@ from coldframe.serve.container import open_container, pyav, require_pixels, vide
 from coldframe.serve.field_pairs import FieldPairs, field_pairs
 from coldframe.serve.heartbeat import beat
 from coldframe.serve.integrity import find_damaged
+from coldframe.serve.mp4_boxes import frames_in_fragments
 from coldframe.serve.sample_times import require_sample_times
 from coldframe.store.schema import Flag
 
@@ -34,7 +35,8 @@ _STATES_NO_LENGTH = ("mpegts", "mpeg", "mpegvideo", "h264", "hevc", "ogg", "gif"
 class StreamFacts:
     """What the header says about the chosen stream. Rates serve only where packets have no times.
 
-    `promised_s` is the length that the header states, for comparison only; NaN if the format states none.
+    `promised_s` is the length that the header states, for comparison only; NaN if the format states none. `is_short`:
+    the file's tables name frames that FFmpeg does not give.
     """
 
     index: int
@@ -44,6 +46,7 @@ class StreamFacts:
     reorders: bool
     rates: tuple[Fraction, ...]
     promised_s: float
+    is_short: bool
     flags: Flag
 
 
@@ -114,7 +117,7 @@ def read_packets(path: str) -> tuple[StreamFacts, Packets]:
     with open_container(path) as container:
         streams = video_streams(container)
         pairs = {stream.index: field_pairs(stream) for stream in streams}
-        found = _demux(container, streams, pairs)
+        found, has_failed = _demux(container, streams, pairs)
         stream = max(streams, key=lambda candidate: _preference(candidate, found[candidate.index]))
         packets = found[stream.index]
         if not len(packets):
@@ -134,11 +137,15 @@ def read_packets(path: str) -> tuple[StreamFacts, Packets]:
             reorders=bool(codec.has_b_frames),
             rates=tuple(rate for rate in rates if rate),
             promised_s=_promised_seconds(container, stream),
+            is_short=has_failed,
             flags=flags,
         )
         stream_id = stream.id
     if "mov" in about.container_format.split(","):
         require_sample_times(path, stream_id)
+        about = replace(
+            about, is_short=has_failed or frames_in_fragments(path, stream_id) > int(np.sum(~packets.hidden))
+        )
     damaged = find_damaged(path, about.container_format, stream_index=about.index, stream_id=stream_id, pos=packets.pos)
     packets = replace(packets, damaged=damaged)
     return about, packets if fields is None else packets.of_frames(fields)
@@ -161,15 +168,19 @@ def _promised_seconds(container: "InputContainer", stream: "VideoStream") -> flo
 
 def _demux(
     container: "InputContainer", streams: list["VideoStream"], pairs: Mapping[int, FieldPairs | None]
-) -> dict[int, Packets]:
+) -> tuple[dict[int, Packets], bool]:
+    """Packets by stream, and whether the demuxer gave up with an error."""
     ffmpeg_error = pyav().FFmpegError
     rows = {stream.index: array("q") for stream in streams}
     hides = {stream.index: stream.codec_context.codec.canonical_name == "vp8" for stream in streams}
-    packets = container.demux(*streams)
+    packets, has_failed = container.demux(*streams), False
     while True:
         try:
             packet = next(packets)
-        except (StopIteration, ffmpeg_error):
+        except StopIteration:
+            break
+        except ffmpeg_error:
+            has_failed = True
             break
         beat()
         if packet.size == 0:
@@ -194,7 +205,7 @@ def _demux(
         )
         if len(row) > _COLUMNS * MAX_FRAMES:
             raise VideoError("limit", f"The video has more than {MAX_FRAMES} frames, which is the limit.")
-    return {index: _as_columns(row) for index, row in rows.items()}
+    return {index: _as_columns(row) for index, row in rows.items()}, has_failed
 
 
 def _as_columns(row: "array[int]") -> Packets:

@@ -55,6 +55,7 @@ class PtsIndex:
         codec: FFmpeg's name of the codec.
         width, height: picture size in pixels before rotation.
         rotation: degrees clockwise by which the picture is turned for display: 0, 90, 180 or 270.
+        mirrored: the picture is mirrored left to right before it is turned.
         fps: mean frames a second; NaN if unknown.
         promised_s: length in seconds that the file's header states, which may be wrong; NaN if it states none.
         flags: `Flag` bits that hold for the whole video.
@@ -77,6 +78,7 @@ class PtsIndex:
     width: int
     height: int
     rotation: int
+    mirrored: bool
     fps: float
     promised_s: float
     flags: Flag
@@ -149,7 +151,7 @@ def _index_by_packets(
 ) -> PtsIndex:
     kept = _before_hole(packets, shown, stream.reorders, cut)
     # Frames can be missing at the start as well, where a recording began or the first key frame is damaged.
-    is_short = cut or len(kept) < np.count_nonzero(~packets.hidden)
+    is_short = cut or stream.is_short or len(kept) < np.count_nonzero(~packets.hidden)
     flags = Flag.TRUNCATED if is_short else Flag(0)
     return _finish(stream, packets, first, kept, packets.pts[kept], stream.time_base, flags)
 
@@ -159,7 +161,7 @@ def _index_by_decoding(path: str, stream: StreamFacts, packets: Packets, cut: bo
     every = decode_first(path, stream, packets, at_most=MAX_FRAMES, by_number=True)
     names = np.array(every.names[: every.good] if cut else every.names, dtype=np.int64)
     order = names[names < len(packets)]
-    flags = Flag.TRUNCATED if cut else Flag(0)
+    flags = Flag.TRUNCATED if cut or stream.is_short else Flag(0)
     invented = stream.container_format == "avi" and stream.reorders  # by the demuxer, from decoding times
     if stream.reorders and (invented or not orders_pictures(packets, reorders=True)):
         lost = every.lost | ({len(packets) - 1} if cut else set())
@@ -172,8 +174,18 @@ def _index_by_decoding(path: str, stream: StreamFacts, packets: Packets, cut: bo
         order = _before_hole(packets, order, stream.reorders, cut)
         pts = packets.pts[order]
         return _finish(stream, packets, every, order, pts, stream.time_base, flags)
-    numbers = np.arange(len(order), dtype=np.int64)
+    if stream.is_short and not cut:
+        raise VideoError(
+            "unreadable",
+            f"The file's tables name more frames than the {len(packets)} that can be read, and no times tell which are "
+            "missing. Fragments must not overlap in time. Write the file anew with other tools, or copy it again.",
+        )
     flags |= Flag.PTS_SYNTHESISED
+    chunks = np.sort(packets.dts[order])
+    if invented and len(order) and chunks[0] != NO_PTS and (np.diff(chunks) > 0).all():
+        # Chunks come at an even rate, empty ones too: for those the picture before stays.
+        return _finish(stream, packets, every, order, chunks, stream.time_base, flags)
+    numbers = np.arange(len(order), dtype=np.int64)
     return _finish(stream, packets, every, order, numbers, 1 / frame_rate(packets, stream), flags)
 
 
@@ -234,6 +246,7 @@ def _finish(
         width=first.width,
         height=first.height,
         rotation=first.rotation,
+        mirrored=first.mirrored,
         fps=float(1 / (mean_step * time_base)) if mean_step else float("nan"),
         promised_s=stream.promised_s,
         flags=flags | first.flags | stream.flags | _evenness(steps, duration),
@@ -244,7 +257,8 @@ def _finish(
 
 def _evenness(steps: NDArray[np.int64], duration: int) -> Flag:
     """`VARIABLE_RATE` unless steps are equal up to a tenth of a frame, or rounding both ends to ticks."""
-    uneven = len(steps) > 0 and np.abs(steps - duration).max() > max(2, duration // 10)
+    tolerance = max(min(2, duration // 2), duration // 10)
+    uneven = len(steps) > 0 and np.abs(steps - duration).max() > tolerance
     return Flag.VARIABLE_RATE if uneven else Flag(0)
 
 

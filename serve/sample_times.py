@@ -5,12 +5,12 @@ edit list then hides frames that should be shown: a file of 60 frames had 25.
 """
 
 import os
-from collections.abc import Iterator
 from typing import BinaryIO
 
 import numpy as np
 
 from coldframe.errors import VideoError
+from coldframe.serve.mp4_boxes import boxes, track_number
 
 _ENTRY = np.dtype([("count", ">u4"), ("delta", ">u4")])
 # FFmpeg's `max_stts_delta`: larger ones, which are 10 s at 48 kHz below zero, it takes for negative and replaces.
@@ -41,39 +41,16 @@ def require_sample_times(path: str, track_id: int) -> None:
 def _entries(file: BinaryIO, track_id: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
     """The track's table of decoding times (ISO/IEC 14496-12, 8.6.1.2); empty if there is none."""
     size = os.fstat(file.fileno()).st_size
-    for moov in _boxes(file, b"moov", 0, size):
-        for track in _boxes(file, b"trak", *moov):
-            if not any(_track_id(file, header[0]) == track_id for header in _boxes(file, b"tkhd", *track)):
+    for moov in boxes(file, b"moov", 0, size):
+        for track in boxes(file, b"trak", *moov):
+            if not any(track_number(file, header[0]) == track_id for header in boxes(file, b"tkhd", *track)):
                 continue
             places = [track]
             for name in (b"mdia", b"minf", b"stbl", b"stts"):
-                places = [found for place in places for found in _boxes(file, name, *place)]
+                places = [found for place in places for found in boxes(file, name, *place)]
             for begin, end in places:
                 file.seek(begin + 4)
                 length = min(8 * int.from_bytes(file.read(4), "big"), end - begin - 8)
                 body = file.read(max(0, length))
                 return np.frombuffer(body[: len(body) - len(body) % _ENTRY.itemsize], _ENTRY)
     return np.zeros(0, _ENTRY)
-
-
-def _boxes(file: BinaryIO, name: bytes, at: int, end: int) -> Iterator[tuple[int, int]]:
-    """Where the content of each box called `name` between `at` and `end` begins and ends."""
-    while at + 8 <= end:
-        file.seek(at)
-        head = file.read(16)
-        length, begin = int.from_bytes(head[:4], "big"), at + 8
-        if length == 1:
-            length, begin = int.from_bytes(head[8:16], "big"), at + 16
-        after = end if length == 0 else at + length
-        if after < begin:
-            return
-        if head[4:8] == name:
-            yield begin, min(after, end)
-        at = after
-
-
-def _track_id(file: BinaryIO, begin: int) -> int:
-    file.seek(begin)
-    head = file.read(24)
-    at = 20 if head[:1] == b"\x01" else 12  # version 1 has times of 64 bits
-    return int.from_bytes(head[at : at + 4], "big")

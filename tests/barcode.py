@@ -19,13 +19,16 @@ BARS = 12
 X264 = {"crf": "10", "g": "12", "bf": "2"}
 X265_OPEN_GOP = {"x265-params": "keyint=30:bframes=3:log-level=none:crf=8"}
 
-# Display matrices (a, b, c, d) by degrees clockwise, and mirrored left to right.
-MATRICES = {
+# Display matrices (a, b, c, d) by degrees clockwise, and mirrored left to right before that.
+MATRICES: dict[int | str, tuple[int, int, int, int]] = {
     0: (1, 0, 0, 1),
     90: (0, 1, -1, 0),
     180: (-1, 0, 0, -1),
     270: (0, -1, 1, 0),
     "mirrored": (-1, 0, 0, 1),
+    "mirrored 90": (0, -1, -1, 0),
+    "mirrored 180": (1, 0, 0, -1),
+    "mirrored 270": (0, 1, 1, 0),
 }
 
 
@@ -130,12 +133,12 @@ def trim(source: Path, target: Path, start_s: float, end_s: float) -> Path:
     return target
 
 
-def set_matrix(source: Path, target: Path, name: int | str) -> Path:
-    """Copy an MP4 file with another display matrix in its first track header."""
+def set_matrix(source: Path, target: Path, matrix: int | str | tuple[float, float, float, float]) -> Path:
+    """Copy an MP4 file with another display matrix, by its name or (a, b, c, d), in its first track header."""
     data = bytearray(source.read_bytes())
     box = data.find(b"tkhd")
     at = box + 8 + (20 if data[box + 4] == 0 else 32) + 16
-    a, b, c, d = (value << 16 for value in MATRICES[name])
+    a, b, c, d = (round(65536 * value) for value in (matrix if isinstance(matrix, tuple) else MATRICES[matrix]))
     data[at : at + 36] = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
     target.write_bytes(data)
     return target
