@@ -12,11 +12,9 @@ from coldframe.probes.attentive_report import AttentiveReport
 from coldframe.probes.division import divide
 from coldframe.probes.heads import HeadShape, Parameters
 from coldframe.probes.loader import DEFAULT_MEMORY_BYTES, TokenLoader
-from coldframe.probes.presets import Preset
+from coldframe.probes.presets import Loss, Preset
 from coldframe.probes.scored import score
 from coldframe.probes.sealed import count_read, require_readable
-from coldframe.probes.selection import Selection
-from coldframe.probes.split import Split
 from coldframe.probes.split_manifest import SplitManifest
 from coldframe.probes.token_view import ShardedStore, TokenView
 from coldframe.probes.training import (
@@ -40,6 +38,7 @@ class Options:
         heads: attention heads.
         rates, weight_decays: the grid.
         epochs, batch: passes over the train rows, rows of one update.
+        loss: `cross_entropy` or `focal`.
         temporal_position: whether the head learns one position a time step, for encoders whose tokens carry none.
         device: `cpu` or `cuda`.
         memory_bytes: bound on tokens that the loader holds.
@@ -50,6 +49,7 @@ class Options:
     weight_decays: tuple[float, ...] | None = None
     epochs: int | None = None
     batch: int | None = None
+    loss: Loss | None = None
     temporal_position: bool = False
     device: str = "cpu"
     memory_bytes: int = DEFAULT_MEMORY_BYTES
@@ -61,6 +61,7 @@ class Options:
             "weight_decays": self.weight_decays,
             "epochs": self.epochs,
             "batch": self.batch,
+            "loss": self.loss,
         }
         given = {name: value for name, value in named.items() if value is not None}
         return replace(preset, **given)  # type: ignore[arg-type]
@@ -114,7 +115,8 @@ def attentive_probe(
     settings = grid(used, seeds)
     codes = np.full(int(selection.rows.max()) + 1, -1, dtype=np.int64)
     codes[selection.rows] = selection.labels.codes
-    loaders = _loaders(store, view, selection, division, used.batch, options.memory_bytes, split_seed)
+    parts = {name: selection.rows[positions] for name, positions in division.parts().items()}
+    loaders = part_loaders(store, view, parts, used.batch, options.memory_bytes, split_seed)
 
     def validate(parameters: Parameters) -> Scores:
         return score_heads(loaders["validation"], codes, parameters, shape)
@@ -209,31 +211,31 @@ def token_view(store: ShardedStore, preset: Preset) -> TokenView:
     return TokenView(cls=preset.reads_cls, layers=stored)
 
 
-def _loaders(
+def part_loaders(
     store: ShardedStore,
     view: TokenView,
-    selection: Selection,
-    split: Split,
+    rows: Mapping[str, NDArray[np.int64]],
     batch: int,
     memory_bytes: int,
     seed: int,
 ) -> Mapping[str, TokenLoader]:
-    rows = micro_batch_rows(batch, view.row_bytes(store))
+    """A loader for the rows of each part; those of `train` come in an order that `seed` decides."""
+    batch_rows = micro_batch_rows(batch, view.row_bytes(store))
     return {
         part: TokenLoader(
             store=store,
-            rows=selection.rows[positions],
+            rows=own,
             view=view,
-            batch_rows=rows,
+            batch_rows=batch_rows,
             seed=seed if part == "train" else None,
             memory_bytes=memory_bytes,
         )
-        for part, positions in split.parts().items()
+        for part, own in rows.items()
     }
 
 
 def _test_logits(
-    loader: TokenLoader, trained: Trained, heads: Sequence[int], shape: HeadShape, wanted: NDArray[np.int64]
+    loader: TokenLoader, trained: Trained[Scores], heads: Sequence[int], shape: HeadShape, wanted: NDArray[np.int64]
 ) -> NDArray[np.float32]:
     """(heads, n, classes) logits of some heads of the grid on the `wanted` rows of the store, in their order."""
     parameters = {name: value[list(heads)] for name, value in trained.parameters.items()}

@@ -14,7 +14,7 @@ from coldframe.probes.probe_report import ProbeReport
 from coldframe.probes.scored import Scored
 from coldframe.probes.svg_lines import Line, Plot
 from coldframe.probes.token_view import ShardedStore
-from coldframe.probes.training import Setting, Trained
+from coldframe.probes.training import Scores, Setting, Trained
 
 _MIN_SEEDS = 3
 
@@ -40,7 +40,7 @@ class AttentiveReport(ProbeReport[int]):
     shape: HeadShape
     split_seed: int
     settings: tuple[Setting, ...]
-    trained: Trained
+    trained: Trained[Scores]
     rate: float
     decay: float
     read: ReadRate

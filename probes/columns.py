@@ -1,12 +1,27 @@
 """Columns of a store's videos as text: what labels and groups are made of."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coldframe.errors import UsageError
 from coldframe.probes.features import TokenStore
+
+
+@runtime_checkable
+class AnnotatedStore(Protocol):
+    """A store that says which annotation made each of its rows."""
+
+    @property
+    def annotation_columns(self) -> Sequence[str]: ...
+    def annotation_column(self, name: str) -> Any: ...
+    @property
+    def video_columns(self) -> Sequence[str]: ...
+    def video_column(self, name: str) -> Any: ...
+    def column(self, name: str) -> NDArray[Any]: ...
+
 
 _MAX_DISTINCT_NUMBERS = 0.5  # of the labelled videos; above it a column of numbers measures or identifies
 
@@ -14,15 +29,42 @@ _MAX_DISTINCT_NUMBERS = 0.5  # of the labelled videos; above it a column of numb
 def video_text(store: TokenStore, name: str) -> list[str]:
     """One text a video, empty where the column has no value (blank text, NaN).
 
-    Whole numbers lose their decimals, since a column with gaps is often stored as float.
+    Whole numbers lose their decimals, since a column with gaps is often stored as float. A column of the annotations
+    that made a store's clips serves too, if all annotations of a video have one value there, as those of a person have.
 
     Raises:
         UsageError: the store has no such column; the message lists those that it has.
     """
-    if name not in store.video_columns:
-        known = ", ".join(sorted(store.video_columns))
-        raise UsageError(f"the store has no column {name!r} for its videos. Columns: {known}.")
-    return [_text(value) for value in store.video_column(name)]
+    if name in store.video_columns:
+        return [_text(value) for value in store.video_column(name)]
+    if isinstance(store, AnnotatedStore) and name in store.annotation_columns:
+        return _of_annotations(store, name)
+    known = ", ".join(sorted({*store.video_columns, *getattr(store, "annotation_columns", ())}))
+    raise UsageError(f"the store has no column {name!r} for its videos. Columns: {known}.")
+
+
+def annotation_text(store: AnnotatedStore, name: str) -> list[str]:
+    """One text a row, of the annotation that made it.
+
+    Raises:
+        UsageError: the annotations have no such column, or none made the store's clips.
+    """
+    if name not in store.annotation_columns:
+        known = ", ".join(store.annotation_columns) or "none: no annotations made its clips"
+        raise UsageError(f"the store has no annotation column {name!r}. Columns: {known}.")
+    return [_text(value) for value in store.annotation_column(name)]
+
+
+def _of_annotations(store: AnnotatedStore, name: str) -> list[str]:
+    texts = [""] * len(store.video_column("path"))
+    for video, text in zip(store.column("video").tolist(), annotation_text(store, name), strict=True):
+        if texts[video] and text != texts[video]:
+            raise UsageError(
+                f"annotation column {name!r} has several values in {store.video_column('path')[video]}, such as "
+                f"{texts[video]!r} and {text!r}; here it must say one thing of a video."
+            )
+        texts[video] = text
+    return texts
 
 
 def require_classes(name: str, values: Sequence[str]) -> None:

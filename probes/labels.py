@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import InputNotFound, UsageError
+from coldframe.probes.columns import AnnotatedStore
 from coldframe.probes.features import TokenStore
 from coldframe.probes.token_view import FrameStore, ShardedStore
 from coldframe.store.recipe import Recipe
@@ -58,6 +59,13 @@ class LabelledStore:
 
     def video_column(self, name: str) -> Any:
         return list(self.extra[name]) if name in self.extra else self.store.video_column(name)
+
+    @property
+    def annotation_columns(self) -> Sequence[str]:
+        return cast(Sequence[str], getattr(self.store, "annotation_columns", ()))
+
+    def annotation_column(self, name: str) -> Any:
+        return cast(AnnotatedStore, self.store).annotation_column(name)
 
     def column(self, name: str) -> NDArray[Any]:
         return self.store.column(name)

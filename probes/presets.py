@@ -12,6 +12,7 @@ from typing import Literal, Self
 
 from coldframe.errors import UsageError
 
+Loss = Literal["cross_entropy", "focal"]
 VJEPA2_RATES = (5e-3, 3e-3, 1e-3, 3e-4, 1e-4)
 VJEPA2_DECAYS = (0.01, 0.1, 0.4, 0.8)
 
@@ -55,7 +56,7 @@ class Preset:
     init: Literal["vjepa2", "glorot"] = "vjepa2"
     dropout: float = 0.0
     label_smoothing: float = 0.0
-    loss: Literal["cross_entropy", "focal"] = "cross_entropy"
+    loss: Loss = "cross_entropy"
     beta2: float = 0.999
     decays: Literal["all", "matrices"] = "all"
     rates: tuple[float, ...] = VJEPA2_RATES
@@ -111,4 +112,11 @@ PRESETS: Mapping[str, Preset] = {
         _VIDEOGLUE,
         replace(_VIDEOGLUE, name="mlap4", rounds=4, query_residual=True, mlp=True),
     )
+}
+
+# EK100 of facebookresearch/vjepa2@c2963a4, configs/eval: weight decays of its own, focal loss, batch 2 x 64
+_EK100 = Preset(name="ek100", self_blocks=3, loss="focal", weight_decays=(1e-4, 1e-3, 1e-2, 1e-1), batch=128)
+
+ACTION_PRESETS: Mapping[str, Preset] = {
+    preset.name: preset for preset in (_EK100, replace(_EK100, name="ek100-d1", self_blocks=0), PRESETS["levjepa"])
 }

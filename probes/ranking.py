@@ -50,7 +50,11 @@ def top_k(scores: NDArray[np.float64], labels: NDArray[np.int64], k: int) -> flo
 def class_mean_recall(scores: NDArray[np.float64], labels: NDArray[np.int64], k: int) -> float:
     """Recall at `k` of each class present among the true labels, averaged over them, in [0, 1]."""
     _require_k(k, scores.shape[1])
-    hits = true_ranks(scores, labels) < k
+    return class_mean(true_ranks(scores, labels) < k, labels)
+
+
+def class_mean(hits: NDArray[np.bool_] | NDArray[np.float64], labels: NDArray[np.int64]) -> float:
+    """Share of hits in each class present among the true labels, averaged over them, in [0, 1]."""
     support = np.bincount(labels)
     found = np.bincount(labels, weights=hits)
     return float((found[support > 0] / support[support > 0]).mean())

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 import torch
@@ -52,8 +52,11 @@ class Scores:
         return np.array([balanced_accuracy(counts) if counts.any() else np.nan for counts in self.confusion])
 
 
+Validated = TypeVar("Validated")  # what is asked of the heads after every epoch
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Trained:
+class Trained(Generic[Validated]):
     """Heads after training.
 
     Attributes:
@@ -66,7 +69,7 @@ class Trained:
 
     parameters: dict[str, Tensor]
     train_loss: NDArray[np.float64]
-    validation: tuple[Scores, ...]
+    validation: tuple[Validated, ...]
     died_at: dict[int, int]
     token_digests: tuple[str, ...]
 
@@ -103,9 +106,9 @@ def train_heads(
     epochs: int,
     batch: int,
     device: torch.device,
-    validate: Callable[[Parameters], Scores] | None = None,
+    validate: Callable[[Parameters], Validated] | None = None,
     on_rows: Callable[[int], object] = lambda count: None,
-) -> Trained:
+) -> Trained[Validated]:
     """Train one head a setting. All see the same batches in the same order.
 
     Args:
@@ -125,7 +128,7 @@ def train_heads(
     rows = len(loader.rows)
     digest = TokenDigest(store=loader.store.name, rows=loader.rows)
     training = Training.start(shape, settings, epochs * -(-rows // batch), device)
-    curve, scores, digests = [], [], []
+    curve, scores, digests = [], list[Validated](), []
     for epoch in range(epochs):
         total = np.zeros(len(settings))
         seen = 0
@@ -284,13 +287,19 @@ def choose_setting(settings: Sequence[Setting], scores: Scores, died_at: Mapping
     Raises:
         UsageError: every pair has a seed that diverged.
     """
-    accuracy = scores.balanced_accuracy()
+    return best_pair(settings, scores.balanced_accuracy(), scores.loss, died_at)
+
+
+def best_pair(
+    settings: Sequence[Setting], merit: NDArray[np.float64], loss: NDArray[np.float64], died_at: Mapping[int, int]
+) -> tuple[float, float]:
+    """`choose_setting` by any merit (G,), the higher the better, with the mean loss (G,) of each head."""
     merits: dict[tuple[float, float], tuple[float, float]] = {}
     for pair in dict.fromkeys((setting.rate, setting.decay) for setting in settings):
         heads = [i for i, setting in enumerate(settings) if (setting.rate, setting.decay) == pair]
-        loss = float(scores.loss[heads].mean())
-        if not any(head in died_at for head in heads) and math.isfinite(loss):
-            merits[pair] = (round(float(accuracy[heads].mean()), 12), -loss)
+        mean_loss = float(loss[heads].mean())
+        if not any(head in died_at for head in heads) and math.isfinite(mean_loss):
+            merits[pair] = (round(float(merit[heads].mean()), 12), -mean_loss)
     if not merits:
         raise UsageError(
             f"all {len(settings)} heads of the grid diverged, or one seed of every setting did. "

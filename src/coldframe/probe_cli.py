@@ -8,6 +8,10 @@ import coldframe
 from coldframe.lazy_group import LazyGroup, Subcommand
 
 SUBCOMMANDS: Mapping[str, Subcommand] = {
+    "anticipation": Subcommand(
+        target="coldframe.probes.anticipation_cli:anticipation_command",
+        short_help="Fit heads that say from the clip before an action which one follows.",
+    ),
     "attentive": Subcommand(
         target="coldframe.probes.readout_cli:attentive_command",
         short_help="Fit a grid of attentive heads on all tokens in one pass.",
