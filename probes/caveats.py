@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from coldframe.probes.bootstrap import MIN_SOURCES
+from coldframe.probes.columns import doubtful_classes
 from coldframe.probes.features import TokenStore
 from coldframe.probes.probe_report import ProbeReport
 from coldframe.probes.sealed import TestReads
+from coldframe.probes.selection import Selection
 from coldframe.probes.split import MIN_COMPONENTS
 from coldframe.store.windows import window_text
 
@@ -19,7 +21,7 @@ def caveats(report: ProbeReport[Any]) -> list[str]:
         *of_encoder(report.store),
         *report.notes(),
         *of_reads(report.reads),
-        *_of_classes(report),
+        *of_selection(report.selection, (report.split.folds if report.split is not None else 0) or MIN_COMPONENTS),
         *_of_splits(report),
         *_of_rows(report),
     ]
@@ -45,15 +47,16 @@ def of_reads(reads: TestReads | None) -> Iterator[str]:
         yield f"the test part has been read {reads.count} times ({why}): it is no longer unseen."
 
 
-def _of_classes(report: ProbeReport[Any]) -> Iterator[str]:
-    excluded = report.selection.excluded
-    needed = report.split.folds if report.split is not None and report.split.folds else MIN_COMPONENTS
+def of_selection(selection: Selection, needed: int = MIN_COMPONENTS) -> Iterator[str]:
+    """What is special about the classes in use, and those left out because they have fewer than `needed` sources."""
+    excluded = selection.excluded
     if excluded:
         listed = ", ".join(
             f"{count.name!r} ({count.sources} sources, {count.rows} rows)" for count in excluded[:_MOST_NAMED]
         )
         more = f" and {len(excluded) - _MOST_NAMED} more" if len(excluded) > _MOST_NAMED else ""
         yield f"classes with fewer than {needed} sources are left out: {listed}{more}."
+    yield from doubtful_classes(count.name for count in (*selection.classes, *excluded))
 
 
 def _of_splits(report: ProbeReport[Any]) -> Iterator[str]:
@@ -70,12 +73,17 @@ def _of_splits(report: ProbeReport[Any]) -> Iterator[str]:
         yield "every file is its own source: files that share a person, scene or date may be on both sides."
 
 
+def of_missing(failed: int, absent: int) -> Iterator[str]:
+    """Whether rows that were planned are not there."""
+    if failed + absent:
+        yield (
+            f"{failed} failed and {absent} absent rows are not used: if they are not missing at random, the numbers "
+            "are biased."
+        )
+
+
 def _of_rows(report: ProbeReport[Any]) -> Iterator[str]:
     selection = report.selection
-    if selection.failed + selection.absent:
-        yield (
-            f"{selection.failed} failed and {selection.absent} absent rows are not used: if they are not "
-            "missing at random, the numbers are biased."
-        )
+    yield from of_missing(selection.failed, selection.absent)
     if report.reads_cls and report.store.recipe.clip_cls == "token" and selection.padded:
         yield f"{selection.padded} rows are padded: their [CLS] has seen repeated frames."

@@ -1,6 +1,9 @@
 """Columns of a store's videos as text: what labels and groups are made of."""
 
-from collections.abc import Sequence
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from decimal import Decimal
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -8,6 +11,10 @@ from numpy.typing import NDArray
 
 from coldframe.errors import UsageError
 from coldframe.probes.features import TokenStore
+
+_PLACEHOLDERS = frozenset({"nan", "na", "n/a", "null", "none", "<na>", "nat"})  # as programs write a missing value
+_PLAIN_NUMBER = re.compile(r"[+-]?[0-9]{1,14}(\.[0-9]{0,14})?")  # 28 digits at most, as Decimal keeps
+_MAX_DISTINCT_NUMBERS = 0.5  # of the labelled videos; above it a column of numbers measures or identifies
 
 
 @runtime_checkable
@@ -21,9 +28,6 @@ class AnnotatedStore(Protocol):
     def video_columns(self) -> Sequence[str]: ...
     def video_column(self, name: str) -> Any: ...
     def column(self, name: str) -> NDArray[Any]: ...
-
-
-_MAX_DISTINCT_NUMBERS = 0.5  # of the labelled videos; above it a column of numbers measures or identifies
 
 
 def video_text(store: TokenStore, name: str) -> list[str]:
@@ -40,7 +44,10 @@ def video_text(store: TokenStore, name: str) -> list[str]:
     if isinstance(store, AnnotatedStore) and name in store.annotation_columns:
         return _of_annotations(store, name)
     known = ", ".join(sorted({*store.video_columns, *getattr(store, "annotation_columns", ())}))
-    raise UsageError(f"the store has no column {name!r} for its videos. Columns: {known}.")
+    raise UsageError(
+        f"the store has no column {name!r} for its videos. Columns: {known}. Labels can also come from a file: "
+        "--labels FILE.csv."
+    )
 
 
 def annotation_text(store: AnnotatedStore, name: str) -> list[str]:
@@ -90,6 +97,32 @@ def require_classes(name: str, values: Sequence[str]) -> None:
             f"label column {name!r} holds {len(distinct)} distinct numbers in {len(values)} videos: it looks "
             "like a measurement or an identifier, not like classes. Bin it, or name another column."
         )
+
+
+def doubtful_classes(names: Iterable[str]) -> Iterator[str]:
+    """One sentence for each group of class names that differ in writing only, and for names of missing values.
+
+    Nothing is merged: "A" and "a" may well be two classes of a hand alphabet.
+
+    Args:
+        names: of classes, distinct.
+    """
+    groups: dict[str, list[str]] = {}
+    for name in sorted(names):
+        groups.setdefault(_as_meant(name), []).append(name)
+    for meant, group in sorted(groups.items()):
+        if len(group) > 1:
+            yield (
+                f"{', '.join(map(repr, group))} count as {len(group)} classes and differ only in case, blanks, Unicode "
+                "form or the way a number is written: if they are one, write them alike."
+            )
+        if meant in _PLACEHOLDERS:
+            yield f"{group[0]!r} counts as a class: if it stands for a missing label, leave the cell empty."
+
+
+def _as_meant(name: str) -> str:
+    text = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+    return str(Decimal(text).normalize() + 0) if _PLAIN_NUMBER.fullmatch(text) else text
 
 
 def _text(value: Any) -> str:

@@ -12,7 +12,7 @@ from coldframe.probes.baseline_controls import baseline_controls
 from coldframe.probes.category import Category
 from coldframe.probes.columns import video_text
 from coldframe.probes.controls import PERMUTATIONS, Problem, label_controls, leak_controls
-from coldframe.probes.features import FeatureKind, TokenStore, read_features
+from coldframe.probes.features import FeatureKind, TokenStore, read_varied_features
 from coldframe.probes.linear import LinearReport, linear_probe
 from coldframe.probes.make_split import frame_reader
 from coldframe.probes.near_duplicates import Windows, find_near_duplicates
@@ -67,7 +67,7 @@ def run_controls(
         store, label=label, groups=groups, features=features, seeds=seeds, split=split, again=again, on_rows=on_rows
     )
     selection = probe.selection
-    matrix = read_features(store, selection.rows, features)
+    matrix = read_varied_features(store, selection.rows, features)
     problem = Problem(matrix=matrix, selection=selection, split=probe.results[0].split)
     video = store.column("video").astype(np.int64)[selection.rows]
     starts = store.column("clip_start_s")[selection.rows]

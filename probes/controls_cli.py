@@ -9,7 +9,7 @@ from coldframe.probes import control_report, report
 from coldframe.probes.control_report import run_controls
 from coldframe.probes.controls import PERMUTATIONS, label_fits
 from coldframe.probes.features import FEATURE_KINDS, FeatureKind
-from coldframe.probes.options import labelled
+from coldframe.probes.options import labelled, shown
 from coldframe.probes.page import require_html, write_page
 from coldframe.probes.siblings import Siblings
 from coldframe.probes.split_manifest import read_manifest
@@ -97,12 +97,12 @@ def controls_command(
             permutations=permutations,
             on_fit=on_fit,
         )
-    if report_file is not None:
-        seconds = {"probe and controls": time.perf_counter() - started}
-        write_page(report_file, opened, found.probe, controls=found, seconds=seconds)
     if as_json:
-        plain = {"probe": report.to_dict(found.probe), **control_report.to_dict(found)}
-        click.echo(json.dumps(plain, allow_nan=False))
+        text = json.dumps({"probe": report.to_dict(found.probe), **control_report.to_dict(found)}, allow_nan=False)
     else:
-        click.echo(f"{report.to_text(found.probe)}\n\n{control_report.to_text(found)}")
+        text = f"{report.to_text(found.probe)}\n\n{control_report.to_text(found)}"
+    with shown(text):
+        if report_file is not None:
+            seconds = {"probe and controls": time.perf_counter() - started}
+            write_page(report_file, opened, found.probe, controls=found, seconds=seconds)
     raise SystemExit(any(control.verdict == "fail" for control in found.controls))

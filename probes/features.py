@@ -91,6 +91,27 @@ def read_features(
     return np.concatenate(blocks)
 
 
+def read_varied_features(
+    store: TokenStore,
+    rows: NDArray[np.int64],
+    kind: FeatureKind,
+    on_rows: Callable[[int], object] = lambda count: None,
+) -> NDArray[np.float32]:
+    """`read_features` for a readout, which needs rows that differ: of equal ones it would report the draw of its ties.
+
+    Raises:
+        UsageError: the store does not keep what `kind` needs.
+        StoreError: as `read_features`, or all of two or more rows are equal.
+    """
+    matrix = read_features(store, rows, kind, on_rows)
+    if len(matrix) > 1 and (matrix == matrix[0]).all():
+        raise StoreError(
+            f"all {len(matrix)} rows have the same {kind} features, so nothing can be read from them: the encoder "
+            "says the same of every clip. Use other --features, or look at the videos and the encoder."
+        )
+    return matrix
+
+
 def _patch_mean(store: TokenStore, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     """(n, dim) mean over real tokens, accumulated in float64."""
     patch = store.patch(rows)

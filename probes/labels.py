@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -96,23 +97,35 @@ def with_labels(store: ShardedStore, file: str | os.PathLike[str]) -> LabelledSt
     """`store` with the columns of a CSV file, whose lines are matched to videos by `sha256` or by `path`.
 
     Paths are taken relative to the file's folder. A column of the file replaces one of the same name. Lines of
-    other videos are ignored, so that one file can serve many stores.
+    other videos are ignored, so that one file can serve many stores. Where both keys are there, `sha256` decides.
 
     Raises:
         InputNotFound: no such file.
-        UsageError: no key column, no line that fits a video, or two lines that say different things of one video.
+        UsageError: no key column, no line that fits a video, two lines that say different things of one video, or a
+            line whose `sha256` is of one video and whose `path` is of another.
     """
     name, lines = path_to_text(file), _read(file)
     key = next((key for key in KEYS if key in lines[0]), None)
     if key is None:
-        raise UsageError(f"{name} has the columns {', '.join(lines[0])}; one of them must be sha256 or path.")
+        raise UsageError(
+            f"{name} has the columns {', '.join(map(repr, lines[0]))}; one of them must be sha256 or path, and commas "
+            "stand between them."
+        )
     videos = _videos_by_key(store, key)
+    paths = _videos_by_key(store, "path") if set(KEYS) <= set(lines[0]) else {}
     columns = [column for column in lines[0] if column not in KEYS]
     extra = {column: [""] * len(store.video_column("sha256")) for column in columns}
     found: dict[int, int] = {}
     for number, line in enumerate(lines, start=2):
         value = line[key] if key == "sha256" else _absolute(line[key], file)
-        for video in videos.get(value, []):
+        here = videos.get(value, [])
+        there = paths.get(_absolute(line["path"], file), here) if paths else here
+        if here and not set(here) & set(there):
+            raise UsageError(
+                f"{name}: line {number} has the sha256 of {store.video_column('path')[here[0]]} and the path of "
+                f"{store.video_column('path')[there[0]]}. Leave one of the two columns out, or put them right."
+            )
+        for video in here:
             if video in found and any(extra[column][video] != line[column] for column in columns):
                 raise UsageError(f"{name}: lines {found[video]} and {number} say different things of {value}.")
             found[video] = number
@@ -130,11 +143,15 @@ def _read(file: str | os.PathLike[str]) -> list[dict[str, str]]:
     name = path_to_text(file)
     try:
         with open(file, newline="", encoding="utf-8-sig") as text:
-            lines = list(csv.DictReader(text, strict=True))
+            reader = csv.DictReader(text, strict=True)
+            lines, header = list(reader), list(reader.fieldnames or [])
     except FileNotFoundError as error:
         raise InputNotFound(f"There is no label file {name}. Check the path.") from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"{name} is not a CSV file in UTF-8: {error}.") from error
+    repeated = [column for column, count in Counter(header).items() if count > 1]
+    if repeated:
+        raise UsageError(f"{name} has the column {repeated[0]!r} more than once. Rename or remove all but one.")
     if not lines:
         raise UsageError(f"{name} has no line below its header.")
     ragged = [number for number, line in enumerate(lines, start=2) if None in line or None in line.values()]

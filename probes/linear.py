@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.probes.division import divide
-from coldframe.probes.features import FeatureKind, TokenStore, read_features
+from coldframe.probes.features import FeatureKind, TokenStore, read_varied_features
 from coldframe.probes.probe_report import FOLD_MEANING, ProbeReport
 from coldframe.probes.ridge import RidgeHead, choose, fit_ridge
 from coldframe.probes.sample_efficiency import sample_efficiency
@@ -98,7 +98,7 @@ def linear_probe(
     """
     require_readable(split, again)
     selection, splits = divide(store, label, groups, seeds, split)
-    matrix = read_features(store, selection.rows, features, on_rows)
+    matrix = read_varied_features(store, selection.rows, features, on_rows)
     what = {"probe": "linear", "features": features, "label": label, "recipe_id": store.recipe_id}
     reads = count_read(split, what, again)
     return LinearReport(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.probes.division import divide
-from coldframe.probes.features import FeatureKind, TokenStore, read_features
+from coldframe.probes.features import FeatureKind, TokenStore, read_varied_features
 from coldframe.probes.logistic import STRENGTHS, LinearHead, choose_strength, fit_logistic
 from coldframe.probes.probe_report import FOLD_MEANING, ProbeReport
 from coldframe.probes.scored import Scored, score
@@ -112,7 +112,7 @@ def logistic_probe(
     require_readable(split, again)
     grid = tuple(sorted(set(strengths)))
     selection, splits = divide(store, label, groups, seeds, split)
-    matrix = read_features(store, selection.rows, features, on_rows)
+    matrix = read_varied_features(store, selection.rows, features, on_rows)
     what = {"probe": "logistic", "features": features, "label": label, "recipe_id": store.recipe_id}
     reads = count_read(split, what, again)
     fitted = [_fit_once(matrix, selection, division, grid, seed) for seed, division in splits]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from coldframe.probes.bootstrap import Interval, bootstrap_over_sources
 from coldframe.probes.calibration import multilabel_ece
-from coldframe.probes.features import FeatureKind, TokenStore, read_features
+from coldframe.probes.features import FeatureKind, TokenStore, read_varied_features
 from coldframe.probes.logistic import STRENGTHS, LinearHead, fit_logistic
 from coldframe.probes.multilabel_rows import MultiLabelRows, Targets, divide_multilabel
 from coldframe.probes.ranking import mean_average_precision, resampled_average_precision
@@ -113,7 +113,7 @@ def multilabel_probe(
     """
     require_readable(split, again)
     selection, splits = divide_multilabel(store, label, groups, seeds, split)
-    matrix = read_features(store, selection.rows, features, on_rows)
+    matrix = read_varied_features(store, selection.rows, features, on_rows)
     what = {"probe": "multi-label", "features": features, "label": label, "recipe_id": store.recipe_id}
     reads = count_read(split, what, again)
     results = tuple(_once(matrix, selection, tuple(strengths), seed, division) for seed, division in splits)

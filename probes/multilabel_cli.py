@@ -69,10 +69,10 @@ def multilabel_command(
             again=again,
             on_rows=on_rows,
         )
-    if save is not None:
-        from coldframe.probes.predict import multilabel_card  # and PyTorch with it
+    with options.shown(json.dumps(to_dict(report), allow_nan=False) if as_json else to_text(report)):
+        if save is not None:
+            from coldframe.probes.predict import multilabel_card  # and PyTorch with it
 
-        save_probe(save, *multilabel_card(report, options.CREATED_BY))
-    if report_file is not None:
-        write_multilabel_page(report_file, report, seconds={"probe": time.perf_counter() - started})
-    click.echo(json.dumps(to_dict(report), allow_nan=False) if as_json else to_text(report))
+            save_probe(save, *multilabel_card(report, options.CREATED_BY))
+        if report_file is not None:
+            write_multilabel_page(report_file, report, seconds={"probe": time.perf_counter() - started})

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from coldframe.cli_errors import one_line
-from coldframe.probes.caveats import of_encoder, of_reads
+from coldframe.probes.caveats import of_encoder, of_missing, of_reads
+from coldframe.probes.columns import doubtful_classes
 from coldframe.probes.multilabel import MultiLabelReport, MultiLabelResult
 from coldframe.probes.probe_report import FOLD_MEANING
 from coldframe.probes.report import read_text, split_dict, table
@@ -82,6 +83,8 @@ def _warnings(report: MultiLabelReport) -> Iterator[str]:
         listed = ", ".join(f"{count.name!r} ({count.sources} sources)" for count in chosen.excluded)
         why = "with too few sources" if report.split is None else "without a positive in every part of the split"
         yield f"labels {why} are left out: {listed}."
+    yield from doubtful_classes(count.name for count in (*chosen.classes, *chosen.excluded))
+    yield from of_missing(*chosen.missing)
     if chosen.unlisted:
         yield f"{chosen.unlisted} labelled rows are of videos that the split leaves out."
     for reason in sorted({one.interval.reason for one in report.results} - {""}):

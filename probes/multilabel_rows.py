@@ -20,6 +20,7 @@ from coldframe.probes.listed import require_listed, require_same_labels
 from coldframe.probes.selection import ClassCount, require_groups
 from coldframe.probes.split import MIN_COMPONENTS, PARTS, Split, build_split, require_disjoint
 from coldframe.probes.split_manifest import EXCLUDED, SplitManifest, row_digests, video_parts
+from coldframe.store.schema import Status
 
 _RATIOS = (0.6, 0.2, 0.2)
 
@@ -37,6 +38,7 @@ class MultiLabelRows:
         components: leak component of each row.
         video: (n,) video of each row.
         unlabelled: ok rows of videos with an empty cell.
+        missing: rows of the store that failed, and that are absent.
         unlisted: labelled rows of videos that a split from a file leaves out.
         without_label: rows whose video has none of the labels.
         classes, excluded: counts of positives of the classes in use, and of the others.
@@ -48,6 +50,7 @@ class MultiLabelRows:
     components: Category
     video: NDArray[np.int64]
     unlabelled: int
+    missing: tuple[int, int]
     unlisted: int
     without_label: int
     classes: tuple[ClassCount, ...]
@@ -131,6 +134,7 @@ def _labelled(store: TokenStore, label: str, groups: tuple[str, ...]) -> MultiLa
     used = video[rows]
     require_groups(store, columns, np.unique(used))
     components = leak_components(columns, sha256).take(used)
+    status = store.column("status")
     names = tuple(sorted(frozenset().union(*(sets[v] for v in np.unique(used).tolist()))))
     targets = np.array([[name in sets[v] for name in names] for v in used.tolist()], bool).reshape(len(rows), -1)
     return MultiLabelRows(
@@ -140,6 +144,7 @@ def _labelled(store: TokenStore, label: str, groups: tuple[str, ...]) -> MultiLa
         components=components,
         video=used,
         unlabelled=len(ok) - len(rows),
+        missing=(int(np.count_nonzero(status == Status.FAILED)), int(np.count_nonzero(status == Status.ABSENT))),
         unlisted=0,
         without_label=int((~targets.any(axis=1)).sum()),
         classes=_class_counts(components, names, targets),

@@ -5,18 +5,21 @@ query's own source are left out; the accuracy with them kept is shown beside it,
 evaluation would have gained.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coldframe.cli_errors import one_line
 from coldframe.errors import StoreError, UsageError
 from coldframe.probes.category import Category
-from coldframe.probes.features import FeatureKind, TokenStore, read_features
+from coldframe.probes.caveats import of_encoder, of_missing, of_selection
+from coldframe.probes.features import FeatureKind, TokenStore, read_varied_features
 from coldframe.probes.metrics import balanced_accuracy, chance, confusion, decide
-from coldframe.probes.selection import select_rows
+from coldframe.probes.report import rows_dict, selection_lines, store_dict, store_lines, table
+from coldframe.probes.selection import Selection, select_rows
 
 NEIGHBOURS = (10, 20, 100, 200)
 PROTOCOL = "k-NN, every row classified by rows of other sources, nothing chosen"
@@ -46,10 +49,28 @@ class KnnReport:
     Attributes:
         scores: in order of k.
         chance: balanced accuracy without looking at the features.
+        left_out: values of k that some query cannot have.
     """
 
     scores: tuple[KnnScore, ...]
     chance: float
+    left_out: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KnnProbe(KnnReport):
+    """Scores on a store.
+
+    Attributes:
+        store, label, groups, features: what was asked.
+        selection: the rows in use.
+    """
+
+    store: TokenStore
+    label: str
+    groups: tuple[str, ...]
+    features: FeatureKind
+    selection: Selection
 
 
 def knn(
@@ -100,6 +121,7 @@ def knn(
             for k in usable
         ),
         chance=chance(tables[usable[0], False]),
+        left_out=tuple(sorted(set(neighbours) - set(usable))),
     )
 
 
@@ -111,15 +133,17 @@ def knn_probe(
     features: FeatureKind = "cls",
     neighbours: Sequence[int] = NEIGHBOURS,
     on_rows: Callable[[int], object] = lambda count: None,
-) -> KnnReport:
+) -> KnnProbe:
     """`knn` on the labelled rows of a store, sources as in `linear_probe`.
 
     Raises:
         UsageError: unusable columns, or no k that every query can have.
+        StoreError: the features cannot tell anything apart.
     """
     selection = select_rows(store, label, groups)
-    matrix = read_features(store, selection.rows, features, on_rows)
-    return knn(matrix, selection.labels, selection.components, neighbours)
+    matrix = read_varied_features(store, selection.rows, features, on_rows)
+    found = knn(matrix, selection.labels, selection.components, neighbours)
+    return KnnProbe(**vars(found), store=store, label=label, groups=groups, features=features, selection=selection)
 
 
 def _normalise(features: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -141,22 +165,46 @@ def _vote(cosine: NDArray[np.float32], codes: NDArray[np.int64], classes: int) -
     return table
 
 
-def knn_dict(report: KnnReport) -> dict[str, Any]:
+def knn_dict(report: KnnProbe) -> dict[str, Any]:
     """The report for `json.dumps`."""
-    return {"protocol": PROTOCOL, "chance": report.chance, "scores": [asdict(score) for score in report.scores]}
+    return {
+        "protocol": PROTOCOL,
+        **store_dict(report.store),
+        "label": report.label,
+        "group": list(report.groups),
+        "features": report.features,
+        "rows": rows_dict(report.selection),
+        "excluded_classes": [asdict(count) for count in report.selection.excluded],
+        "chance": report.chance,
+        "scores": [asdict(score) for score in report.scores],
+        "left_out_k": list(report.left_out),
+        "warnings": list(_caveats(report)),
+    }
 
 
-def knn_text(report: KnnReport) -> str:
+def knn_text(report: KnnProbe) -> str:
     """The report as people read it."""
     rows = [
-        f"{score.k:>5} {score.balanced_accuracy:>14.3f} {score.leaky_balanced_accuracy:>24.3f}"
+        [str(score.k), f"{score.balanced_accuracy:.3f}", f"{score.leaky_balanced_accuracy:.3f}"]
         for score in report.scores
     ]
     return "\n".join(
         [
             f"{PROTOCOL}.",
-            "    k   balanced acc   own source kept (leaky)",
-            *rows,
-            f"chance {report.chance:>12.3f}",
+            *store_lines(report.store),
+            f"features  {report.features}",
+            *selection_lines(report.selection, report.label, report.groups),
+            "",
+            table(["k", "balanced acc", "own source kept (leaky)"], [*rows, ["chance", f"{report.chance:.3f}", ""]]),
+            *(f"warning: {one_line(text)}" for text in _caveats(report)),
         ]
     )
+
+
+def _caveats(report: KnnProbe) -> Iterator[str]:
+    yield from of_encoder(report.store)
+    yield from of_selection(report.selection)
+    yield from of_missing(report.selection.failed, report.selection.absent)
+    if report.left_out:
+        listed = ", ".join(map(str, report.left_out))
+        yield f"k of {listed} is left out: some row has fewer rows of other sources."

@@ -1,6 +1,7 @@
 """Options that several commands share, and what their text means."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,9 +12,10 @@ from coldframe.errors import UsageError
 from coldframe.probes.features import FEATURE_KINDS
 from coldframe.probes.labels import with_labels
 from coldframe.probes.page import require_html
-from coldframe.probes.saved import require_writable
+from coldframe.probes.saved import require_probe_place
 from coldframe.probes.split_manifest import SplitManifest, read_manifest
 from coldframe.probes.token_view import ShardedStore
+from coldframe.store.text import path_to_text
 from coldframe.store.windows import window_text
 
 CREATED_BY = f"coldframe {coldframe.__version__}"
@@ -89,10 +91,22 @@ def _all(command: _Command, *options: Callable[[_Command], _Command]) -> _Comman
 
 
 def require_outputs(report_file: str | None, save: Path | None) -> None:
-    """Refuse files that cannot be written, before the test part is read for nothing."""
+    """Refuse files that cannot be written, or would take the place of others, before test is read for nothing."""
     require_html(report_file)
     if save is not None:
-        require_writable(save)
+        require_probe_place(save)
+        of_report = [] if report_file is None else [Path(report_file), Path(report_file).with_suffix(".json")]
+        if save.absolute() in [one.absolute() for one in of_report]:
+            raise UsageError(f"--save {path_to_text(save)} is a file of the report too. Choose another name.")
+
+
+@contextmanager
+def shown(text: str) -> Iterator[None]:
+    """Print a report after its files were written, and also if they could not be: its test part was read once."""
+    try:
+        yield
+    finally:
+        click.echo(text)
 
 
 def labelled(store: ShardedStore, labels_csv: str | None) -> ShardedStore:

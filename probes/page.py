@@ -83,7 +83,12 @@ def document(title: str, sections: Sequence[str]) -> str:
 
 
 def require_html(file: str | os.PathLike[str] | None) -> None:
-    """Refuse another ending or a folder that is not there, before the test part is read for nothing."""
+    """Refuse a name that a report cannot have, before the test part is read for nothing.
+
+    Raises:
+        UsageError: another ending, a folder that is not there, or files of that name which are no report, such as a
+            split: they would be replaced.
+    """
     if file is None:
         return
     path = Path(file)
@@ -91,6 +96,21 @@ def require_html(file: str | os.PathLike[str] | None) -> None:
         raise UsageError(
             f"the report is {path_to_text(path)}; allowed is a name that ends in .html, in a folder that exists."
         )
+    numbers = path.with_suffix(".json")
+    there = [one for one in (numbers, path) if one.exists()]
+    if there and not _is_report(numbers):
+        raise UsageError(
+            f"the report would replace {path_to_text(there[0])}, which is there already and is not the report of a "
+            "probe. Choose another name, or move it away."
+        )
+
+
+def _is_report(numbers: Path) -> bool:
+    try:
+        found = json.loads(numbers.read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and {"probe", "extraction"} <= set(found)
 
 
 def extraction_facts(store: TokenStore) -> dict[str, str]:

@@ -96,11 +96,11 @@ def attentive_command(
             again=again,
             on_rows=on_rows,
         )
-    if save is not None:
-        save_probe(save, *attentive_card(report, options.CREATED_BY))
-    if report_file is not None:
-        write_page(report_file, opened, report, seconds={"probe": time.perf_counter() - started})
-    click.echo(json.dumps(to_dict(report), allow_nan=False) if as_json else to_text(report))
+    with options.shown(json.dumps(to_dict(report), allow_nan=False) if as_json else to_text(report)):
+        if save is not None:
+            save_probe(save, *attentive_card(report, options.CREATED_BY))
+        if report_file is not None:
+            write_page(report_file, opened, report, seconds={"probe": time.perf_counter() - started})
 
 
 @click.command("logistic")
@@ -154,13 +154,13 @@ def logistic_command(
             again=again,
             on_rows=on_rows,
         )
-    if save is not None:
-        from coldframe.probes.predict import logistic_card  # and PyTorch with it
+    with options.shown(json.dumps(to_dict(report), allow_nan=False) if as_json else to_text(report)):
+        if save is not None:
+            from coldframe.probes.predict import logistic_card  # and PyTorch with it
 
-        save_probe(save, *logistic_card(report, options.CREATED_BY))
-    if report_file is not None:
-        write_page(report_file, opened, report, seconds={"probe": time.perf_counter() - started})
-    click.echo(json.dumps(to_dict(report), allow_nan=False) if as_json else to_text(report))
+            save_probe(save, *logistic_card(report, options.CREATED_BY))
+        if report_file is not None:
+            write_page(report_file, opened, report, seconds={"probe": time.perf_counter() - started})
 
 
 @click.command("knn")
@@ -216,10 +216,10 @@ def predict_command(probe: Path, store: str, out: Path | None, device: str) -> N
       coldframe-probe predict head.safetensors features.zarr --out predictions.jsonl
     """
     from coldframe.probes.predict import predict
-    from coldframe.probes.saved import load_probe, prediction_lines, require_writable, write_lines
+    from coldframe.probes.saved import load_probe, prediction_lines, require_lines_place, write_lines
 
     if out is not None:
-        require_writable(out)
+        require_lines_place(out)
     card, tensors = load_probe(probe)
     opened = open_store(store)
     rows = opened.ok_rows()

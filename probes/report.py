@@ -8,9 +8,11 @@ import numpy as np
 
 from coldframe.cli_errors import one_line
 from coldframe.probes.caveats import caveats
+from coldframe.probes.features import TokenStore
 from coldframe.probes.probe_report import ProbeReport
 from coldframe.probes.scored import Scored
 from coldframe.probes.sealed import TestReads
+from coldframe.probes.selection import Selection
 from coldframe.probes.source_counts import METRICS
 from coldframe.probes.split_manifest import SplitManifest
 from coldframe.probes.uncertainty import uncertainty
@@ -29,29 +31,15 @@ _SHORT = 12  # hexadecimal digits of a digest that people compare
 
 def to_dict(report: ProbeReport[Any]) -> dict[str, Any]:
     """Everything in `report`, ready for `json.dumps`."""
-    chosen, encoder = report.selection, report.store.encoder
+    chosen = report.selection
     counts = report.confusion()
     spread = uncertainty(report)
     return {
         "protocol": report.protocol,
-        "store": report.store.name,
-        "encoder": {
-            "name": report.store.recipe.encoder,
-            "untrained": encoder.get("untrained"),
-            "licence": encoder.get("licence"),
-        },
-        "recipe_id": report.store.recipe_id,
+        **store_dict(report.store),
         "label": report.label,
         "group": list(report.groups),
-        "rows": {
-            "ok": chosen.ok,
-            "failed": chosen.failed,
-            "absent": chosen.absent,
-            "unlabelled": chosen.unlabelled,
-            "excluded": sum(count.rows for count in chosen.excluded),
-            "used": len(chosen.rows),
-            "padded": chosen.padded,
-        },
+        "rows": rows_dict(chosen),
         "classes": [
             {**asdict(count), "recall": recall, "test_rows": int(rows)}
             for count, recall, rows in zip(chosen.classes, report.recalls(), counts.sum(axis=1), strict=True)
@@ -77,6 +65,32 @@ def to_dict(report: ProbeReport[Any]) -> dict[str, Any]:
         "confusion": counts.tolist(),
         **report.details(),
         "warnings": caveats(report),
+    }
+
+
+def store_dict(store: TokenStore) -> dict[str, Any]:
+    """Which store, and what made it, for `json.dumps`."""
+    return {
+        "store": store.name,
+        "encoder": {
+            "name": store.recipe.encoder,
+            "untrained": store.encoder.get("untrained"),
+            "licence": store.encoder.get("licence"),
+        },
+        "recipe_id": store.recipe_id,
+    }
+
+
+def rows_dict(chosen: Selection) -> dict[str, int]:
+    """How many rows are used, and why others are not, for `json.dumps`."""
+    return {
+        "ok": chosen.ok,
+        "failed": chosen.failed,
+        "absent": chosen.absent,
+        "unlabelled": chosen.unlabelled,
+        "excluded": sum(count.rows for count in chosen.excluded),
+        "used": len(chosen.rows),
+        "padded": chosen.padded,
     }
 
 
@@ -117,23 +131,37 @@ def to_text(report: ProbeReport[Any]) -> str:
 
 
 def _head(report: ProbeReport[Any]) -> str:
-    chosen, protocol = report.selection, report.protocol
-    untrained = "  *** UNTRAINED: random weights ***" if report.store.encoder.get("untrained") else ""
-    excluded = sum(count.rows for count in chosen.excluded)
-    groups = " + ".join([*map(one_line, report.groups), "file content"])
+    protocol = report.protocol
     lines = [
         f"{protocol[0].upper()}{protocol[1:]}.",
-        f"store     {one_line(report.store.name)}",
-        f"encoder   {one_line(report.store.recipe.encoder)}{untrained}",
-        f"recipe    {report.store.recipe_id[:_SHORT]}",
+        *store_lines(report.store),
         *(f"{name:<9} {one_line(value)}" for name, value in report.facts().items()),
-        f"label     {one_line(report.label)}",
-        f"grouped   by {groups}: {len(chosen.components.names)} sources",
-        f"rows      {len(chosen.rows)} used of {chosen.ok} ok ({chosen.unlabelled} unlabelled, {excluded} in "
-        f"excluded classes); {chosen.failed} failed, {chosen.absent} absent",
+        *selection_lines(report.selection, report.label, report.groups),
         f"test      {read_text(report.reads)}",
     ]
     return "\n".join(lines)
+
+
+def store_lines(store: TokenStore) -> list[str]:
+    """Which store, and what made it."""
+    untrained = "  *** UNTRAINED: random weights ***" if store.encoder.get("untrained") else ""
+    return [
+        f"store     {one_line(store.name)}",
+        f"encoder   {one_line(store.recipe.encoder)}{untrained}",
+        f"recipe    {store.recipe_id[:_SHORT]}",
+    ]
+
+
+def selection_lines(chosen: Selection, label: str, groups: Sequence[str]) -> list[str]:
+    """Which rows of it are used."""
+    excluded = sum(count.rows for count in chosen.excluded)
+    columns = " + ".join([*map(one_line, groups), "file content"])
+    return [
+        f"label     {one_line(label)}",
+        f"grouped   by {columns}: {len(chosen.components.names)} sources",
+        f"rows      {len(chosen.rows)} used of {chosen.ok} ok ({chosen.unlabelled} unlabelled, {excluded} in "
+        f"excluded classes); {chosen.failed} failed, {chosen.absent} absent",
+    ]
 
 
 def _classes(report: ProbeReport[Any]) -> str:

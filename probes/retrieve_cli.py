@@ -8,10 +8,11 @@ import numpy as np
 
 from coldframe.cli_errors import one_line
 from coldframe.errors import UsageError
-from coldframe.probes.columns import video_text
-from coldframe.probes.features import FEATURE_KINDS, FeatureKind, read_features
+from coldframe.probes.caveats import of_encoder, of_missing
+from coldframe.probes.columns import doubtful_classes, video_text
+from coldframe.probes.features import FEATURE_KINDS, FeatureKind, read_varied_features
 from coldframe.probes.options import labelled, numbers
-from coldframe.probes.report import table
+from coldframe.probes.report import rows_dict, selection_lines, store_dict, store_lines, table
 from coldframe.probes.retrieval import Retrieval, retrieve
 from coldframe.probes.selection import labelled_selection
 from coldframe.progress import progress_bar
@@ -62,7 +63,7 @@ def retrieve_command(
     sha256, starts = video_text(opened, "sha256"), opened.column("clip_start_s")[chosen.rows]
     names = [f"{sha256[v]} {start}" for v, start in zip(video.tolist(), starts.tolist(), strict=True)]
     with progress_bar("Ranking windows", 3 * len(chosen.rows)) as on_rows:
-        matrix = read_features(opened, chosen.rows, features, on_rows)
+        matrix = read_varied_features(opened, chosen.rows, features, on_rows)
         found = [
             retrieve(
                 matrix,
@@ -75,11 +76,20 @@ def retrieve_command(
             )
             for exclude in (True, False)
         ]
+    warnings = [
+        *of_encoder(opened),
+        *doubtful_classes(count.name for count in chosen.classes),
+        *of_missing(chosen.failed, chosen.absent),
+    ]
     if as_json:
-        plain = {"other_sources": asdict(found[0]), "same_source_kept": asdict(found[1])}
-        click.echo(json.dumps({"label": label, "group": list(groups), "features": features, **plain}))
-    else:
-        click.echo(to_text(found[0], found[1]))
+        asked = {"label": label, "group": list(groups), "features": features, "rows": rows_dict(chosen)}
+        both = {"other_sources": asdict(found[0]), "same_source_kept": asdict(found[1])}
+        click.echo(json.dumps({**store_dict(opened), **asked, **both, "warnings": warnings}, allow_nan=False))
+        return
+    head = [*store_lines(opened), f"features  {features}", *selection_lines(chosen, label, groups)]
+    click.echo("\n".join([*head, "", to_text(found[0], found[1])]))
+    for text in warnings:
+        click.echo(f"warning: {one_line(text)}")
 
 
 def to_text(honest: Retrieval, inflated: Retrieval) -> str:

@@ -123,6 +123,41 @@ def require_writable(path: Path) -> None:
         raise UsageError(f"{path_to_text(path)} is a folder. Name a file.")
 
 
+def require_probe_place(path: Path) -> None:
+    """`require_writable` for a probe: a file that is there must be a saved probe, which the new one replaces.
+
+    Raises:
+        UsageError: it cannot become a file, or holds something else.
+    """
+    require_writable(path)
+    if path.exists() and not _is_probe(path):
+        raise UsageError(f"{path_to_text(path)} is there already and is no saved probe. Choose another name.")
+
+
+def require_lines_place(path: Path) -> None:
+    """`require_writable` for predictions: a file that is there must hold predictions, which the new ones replace.
+
+    Raises:
+        UsageError: it cannot become a file, or holds something else.
+    """
+    require_writable(path)
+    if path.is_file() and path.stat().st_size:
+        with path.open("rb") as file:
+            first = file.readline()
+        if not first.startswith(b'{"row": '):
+            raise UsageError(f"{path_to_text(path)} is there already and holds no predictions. Choose another name.")
+
+
+def _is_probe(path: Path) -> bool:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return _METADATA_KEY in (file.metadata() or {})
+    except (SafetensorError, OSError):
+        return False
+
+
 def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write text lines, whole or not at all; an existing file is replaced."""
     _write_whole(path, (f"{line}\n".encode() for line in lines))

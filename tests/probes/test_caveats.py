@@ -67,3 +67,9 @@ def test_rows_that_are_missing_or_padded_and_files_as_sources() -> None:
     assert "1 failed and 1 absent rows are not used" in said
     assert "3 rows are padded: their [CLS] has seen repeated frames" in said
     assert "every file is its own source" in said
+
+
+def test_classes_that_may_be_one_are_said() -> None:
+    store = separable_store(videos=75)
+    store.videos["label"][0] = "Run"
+    assert "'Run', 'run' count as 2 classes" in texts(store)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from coldframe.errors import UsageError
-from coldframe.probes.columns import require_classes, video_text
+from coldframe.probes.columns import doubtful_classes, require_classes, video_text
 from tests.probes.memory import separable_store
 
 
@@ -23,7 +23,7 @@ def test_text_of_a_column(column: object, expected: list[str]) -> None:
 
 
 def test_unknown_column_lists_those_there_are() -> None:
-    with pytest.raises(UsageError, match=r"no column 'lable' .* Columns: label, path, sha256, source"):
+    with pytest.raises(UsageError, match=r"no column 'lable' .*: label, path, sha256, source\. .* --labels FILE"):
         video_text(separable_store(), "lable")
 
 
@@ -44,3 +44,23 @@ def test_columns_that_are_no_classes_are_refused(values: list[str], message: str
 @pytest.mark.parametrize("values", [["1", "2", "1", "2"], ["a", "b", "c", "d"], ["1", "2", "c"]])
 def test_columns_that_may_be_classes_pass(values: list[str]) -> None:
     require_classes("x", values)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["red", "green"], []),
+        (["1", "2", "10", "1_0", "-1"], []),
+        (["123456789012345678901", "123456789012345678902"], []),
+        (["red", " red", "Red "], ["' red', 'Red ', 'red' count as 3 classes"]),
+        (["1", "01", "1.0", "2"], ["'01', '1', '1.0' count as 3 classes"]),
+        (["0", "-0"], ["'-0', '0' count as 2 classes"]),
+        (["caf\u00e9", "cafe\u0301", "tea"], ["count as 2 classes"]),
+        (["nan", "x"], ["'nan' counts as a class"]),
+        (["NaN", "nan", "x"], ["'NaN', 'nan' count as 2 classes", "'NaN' counts as a class"]),
+    ],
+)
+def test_classes_that_differ_in_writing_only_are_named(names: list[str], said: list[str]) -> None:
+    found = list(doubtful_classes(sorted(names)))
+    assert len(found) == len(said)
+    assert all(part in whole for part, whole in zip(said, found, strict=True))

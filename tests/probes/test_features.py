@@ -6,7 +6,10 @@ import pytest
 
 from coldframe.errors import StoreError, UsageError
 from coldframe.probes import features
-from coldframe.probes.features import read_features
+from coldframe.probes.features import read_features, read_varied_features
+from coldframe.probes.linear import linear_probe
+from coldframe.probes.logistic_probe import logistic_probe
+from coldframe.probes.nearest import knn_probe
 from coldframe.store.schema import Flag, TokenGeometry
 from tests.probes.memory import MemoryStore, separable_store
 
@@ -90,3 +93,16 @@ def test_a_row_without_real_frames_is_refused() -> None:
 def test_mean_needs_patch_tokens() -> None:
     with pytest.raises(UsageError, match="Use features 'cls'"):
         read_features(separable_store(), np.arange(4), "mean")
+
+
+def test_rows_that_are_all_equal_are_nothing_to_read_from() -> None:
+    store = separable_store()
+    rows = store.ok_rows()
+    assert np.array_equal(read_varied_features(store, rows, "cls"), read_features(store, rows, "cls"))
+    store.tokens[:] = store.tokens[0]
+    assert len(read_varied_features(store, rows[:1], "cls")) == 1
+    with pytest.raises(StoreError, match="all 120 rows have the same cls features"):
+        read_varied_features(store, rows, "cls")
+    for readout in (linear_probe, logistic_probe, knn_probe):
+        with pytest.raises(StoreError, match="have the same cls features"):
+            readout(store, label="label")

@@ -49,7 +49,9 @@ def test_other_paths_of_the_same_bytes_are_known(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("file,action\na,b\n", "has the columns file, action; one of them must be sha256 or path"),
+        ("file,action\na,b\n", "has the columns 'file', 'action'; one of them must be sha256 or path"),
+        ("path;action\na;b\n", "has the columns 'path;action'; .* and commas stand between them"),
+        ("path,action,action\n/videos/0.mp4,jump,run\n", "has the column 'action' more than once"),
         ("path,action\n", "no line below its header"),
         ("path,action\n/videos/0.mp4\n", "line 2 has more or fewer values"),
         ("path,action\n/videos/0.mp4,a,b\n", "line 2 has more or fewer values"),
@@ -59,6 +61,16 @@ def test_other_paths_of_the_same_bytes_are_known(tmp_path: Path) -> None:
 def test_files_that_say_nothing_are_refused(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         with_labels(separable_store(videos=2), write(tmp_path, text))
+
+
+def test_keys_that_name_two_videos_are_refused_and_a_path_elsewhere_is_not(tmp_path: Path) -> None:
+    store = separable_store(videos=2)
+    digests = store.videos["sha256"]
+    moved = write(tmp_path, f"path,sha256,action\n/moved/0.mp4,{digests[0]},jump\n/videos/1.mp4,{digests[1]},run\n")
+    assert with_labels(store, moved).video_column("action") == ["jump", "run"]
+    crossed = write(tmp_path, f"path,sha256,action\n/videos/1.mp4,{digests[0]},jump\n")
+    with pytest.raises(UsageError, match=r"line 2 has the sha256 of /videos/0\.mp4 and the path of /videos/1\.mp4"):
+        with_labels(store, crossed)
 
 
 def test_missing_and_undecodable_files(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from coldframe.probes.ranking import average_precision, resampled_average_precis
 from coldframe.probes.saved import Prediction, load_probe, prediction_lines
 from coldframe.probes.split import require_disjoint
 from coldframe.probes.split_manifest import SplitManifest, read_manifest
+from coldframe.store.schema import Status
 from tests.probes.memory import MemoryStore, memory_store
 
 WINDOWS = 3
@@ -62,6 +63,15 @@ def test_rare_labels_are_listed_and_their_rows_stay() -> None:
     store.videos["label"] = ["rare" if v < 2 else "" for v in range(80)]
     with pytest.raises(UsageError, match="no label of 'label' has positives in 3 or more sources"):
         select_multilabel(store, "label", ("source",))
+
+
+def test_labels_that_may_be_one_and_rows_that_are_missing_are_said() -> None:
+    store = labelled_store()
+    store.videos["label"] = [cell.replace("a", "A" if v % 2 else "a") for v, cell in enumerate(store.videos["label"])]
+    store.columns["status"][:2] = [Status.FAILED, Status.ABSENT]
+    said = "\n".join(warnings_of(multilabel_probe(store, label="label", seeds=[0], strengths=[1.0])))
+    assert "'A', 'a' count as 2 classes" in said
+    assert "1 failed and 1 absent rows are not used" in said
 
 
 @pytest.mark.parametrize("seed", [0, 1])

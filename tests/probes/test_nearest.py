@@ -1,11 +1,14 @@
 """k-NN never asks a window's own source, and shows what asking it would have given."""
 
+import json
+
 import numpy as np
 import pytest
 
 from coldframe.errors import StoreError, UsageError
 from coldframe.probes.category import Category
-from coldframe.probes.nearest import knn, knn_probe
+from coldframe.probes.nearest import knn, knn_dict, knn_probe, knn_text
+from coldframe.store.schema import Status
 from tests.probes.memory import separable_store, windows_of_random_videos
 
 
@@ -43,6 +46,26 @@ def test_a_k_that_some_query_cannot_have_is_left_out_or_refused() -> None:
     assert [score.k for score in knn_probe(store, label="label").scores] == [10]
     with pytest.raises(UsageError, match=r"k is 100; allowed is 1 to 16"):
         knn_probe(store, label="label", neighbours=[100])
+
+
+def test_report_says_what_was_used_and_what_was_left_out() -> None:
+    store = separable_store(videos=12, windows=2, untrained=True)
+    store.columns["status"][:3] = [Status.FAILED, Status.ABSENT, Status.ABSENT]
+    store.videos["label"][11] = "rare"
+    report = knn_probe(store, label="label")
+    text = knn_text(report)
+    for part in (
+        "store     /stores/memory.zarr",
+        "*** UNTRAINED: random weights ***",
+        "rows      19 used of 21 ok (0 unlabelled, 2 in excluded classes); 1 failed, 2 absent",
+        "warning: 1 failed and 2 absent rows are not used",
+        "warning: classes with fewer than 3 sources are left out: 'rare' (1 sources, 2 rows)",
+        "warning: k of 20, 100, 200 is left out: some row has fewer rows of other sources.",
+    ):
+        assert part in text
+    plain = json.loads(json.dumps(knn_dict(report), allow_nan=False))
+    assert (plain["rows"]["used"], plain["rows"]["absent"], plain["left_out_k"]) == (19, 2, [20, 100, 200])
+    assert len(plain["warnings"]) == 4
 
 
 def test_a_row_of_zeros_has_no_direction() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from coldframe.errors import UsageError
+from coldframe.errors import ColdframeError, UsageError
 from coldframe.probe_cli import main
 from coldframe.probes import svg
 from coldframe.probes.control_report import run_controls
@@ -139,6 +139,43 @@ def test_higher_is_higher_on_the_curve() -> None:
 def test_other_names_are_refused_before_test_is_read(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match=r"ends in \.html, in a folder that exists"):
         require_html(tmp_path / name)
+
+
+def test_only_another_report_is_replaced(tmp_path: Path) -> None:
+    page, numbers = tmp_path / "split.html", tmp_path / "split.json"
+    numbers.write_text('{"format": 1, "kind": "a split"}')
+    with pytest.raises(UsageError, match=r"would replace .*split\.json, which is there already and is not the report"):
+        require_html(page)
+    numbers.write_bytes(b"\xff")
+    with pytest.raises(UsageError, match="would replace"):
+        require_html(page)
+    numbers.unlink()
+    page.write_text("<p>my notes</p>")
+    with pytest.raises(UsageError, match=r"would replace .*split\.html"):
+        require_html(page)
+    page.unlink()
+    store = separable_store()
+    for _ in range(2):
+        write_page(page, store, linear_probe(store, label="label"), seconds={})
+    assert "Scores" in page.read_text()
+
+
+def test_numbers_are_printed_even_if_the_report_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def full(*args: object, **more: object) -> None:
+        raise ColdframeError("no space is left")
+
+    for module in ("cli", "controls_cli"):
+        monkeypatch.setattr(f"coldframe.probes.{module}.open_store", lambda path: separable_store())
+        monkeypatch.setattr(f"coldframe.probes.{module}.write_page", full)
+    for command in (["linear"], ["controls", "--permutations", "99"]):
+        out = str(tmp_path / "r.html")
+        result = CliRunner().invoke(main, [*command, "S", "--label", "label", "--report", out, "--json"])
+        assert result.exit_code == 1
+        assert "no space is left" in result.stderr
+        found = json.loads(result.stdout)
+        assert found.get("probe", found)["balanced_accuracy"]["mean"] == 1.0
 
 
 @pytest.mark.parametrize("command", [["linear"], ["controls", "--permutations", "99"]])

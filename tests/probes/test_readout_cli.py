@@ -122,6 +122,28 @@ def test_files_that_are_no_probes(store: Store, tmp_path: Path) -> None:
         assert message in result.stderr
 
 
+def test_files_of_others_are_not_replaced(store: Store, tmp_path: Path) -> None:
+    for name in ("labels.csv", "split.json", "foreign"):
+        (tmp_path / name).write_text("path,label\n")
+    save_file({"x": np.zeros(1)}, tmp_path / "foreign")
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+    linear = ["linear", store.path, "--label", "label"]
+    for name in before:
+        result = run(*linear, "--save", tmp_path / name)
+        assert result.exit_code == 2
+        assert f"{name} is there already and is no saved probe" in result.stderr
+    for suffix in ("html", "json"):
+        result = run(*linear, "--report", tmp_path / "r.html", "--save", tmp_path / f"r.{suffix}")
+        assert "is a file of the report too" in result.stderr
+    for _ in range(2):  # one of ours is replaced
+        assert run(*linear, "--save", tmp_path / "head").exit_code == 0
+    result = run("predict", tmp_path / "head", store.path, "--out", tmp_path / "labels.csv")
+    assert "holds no predictions" in result.stderr
+    for _ in range(2):
+        assert run("predict", tmp_path / "head", store.path, "--out", tmp_path / "p.jsonl").exit_code == 0
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

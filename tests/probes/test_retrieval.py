@@ -10,6 +10,7 @@ from coldframe.errors import StoreError, UsageError
 from coldframe.probe_cli import main
 from coldframe.probes.category import Category
 from coldframe.probes.retrieval import Retrieval, average_precision_of_chance, hit_of_chance, retrieve
+from coldframe.store.schema import Status
 from tests.probes.memory import windows_of_random_videos
 
 
@@ -167,6 +168,12 @@ def test_command_prints_both_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     text = CliRunner().invoke(main, ["retrieve", "S", "--label", "label", "--k", "1,10"]).stdout
     assert "hit@10" in text
     assert "other sources" in text
+    assert "rows      1200 used of 1200 ok" in text
+    assert data["rows"]["used"] == 1200
+    store.encoder["untrained"], store.columns["status"][0] = True, Status.ABSENT
+    text = CliRunner().invoke(main, ["retrieve", "S", "--label", "label"]).stdout
+    assert "warning: the encoder is UNTRAINED" in text
+    assert "warning: 0 failed and 1 absent rows are not used" in text
     store.videos["label"] = [f"class {v}" for v in range(60)]
     refused = CliRunner().invoke(main, ["retrieve", "S", "--label", "label"])
     assert refused.exit_code == 2
