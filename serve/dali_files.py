@@ -13,7 +13,7 @@ import numpy as np
 
 from coldframe.errors import VideoError
 from coldframe.serve.container import open_container, pyav
-from coldframe.serve.dali_graph import DaliDevice
+from coldframe.serve.dali_graph import DaliDevice, Dropped
 from coldframe.serve.frame_sizes import other_size
 from coldframe.serve.preprocess import crop_window
 from coldframe.serve.pts_index import PtsIndex
@@ -54,16 +54,21 @@ _BY_FLAG: tuple[tuple[Flag, RefusalReason, str], ...] = (
 )
 
 
-# FFmpeg's fast conversion to RGB, which PyAV uses, drops fractions where DALI rounds: half a level for each product
-# it adds up. Full-range luma is not multiplied.
-_LIMITED_OFFSET, _FULL_OFFSET, _NO_OFFSET = (1.0, 1.5, 1.0), (0.5, 1.0, 0.5), (0.0, 0.0, 0.0)
+# FFmpeg's fast conversion to RGB, which PyAV uses, drops the fraction of each product that it adds up, where DALI
+# rounds the sum: half a level a product. Full-range luma is not multiplied. The hundredth decides ties, which whole
+# areas of one colour would be: grey loses one level there, and so do red, green and blue of limited range.
+_LIMITED, _FULL, _EXACT = (
+    Dropped(luma=0.51, chroma=0.49),
+    Dropped(luma=0.0, chroma=0.49),
+    Dropped(luma=0.0, chroma=0.0),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
-    """DALI gets the file; `offset` in levels is subtracted from its red, green and blue to meet PyAV's."""
+    """DALI gets the file; `dropped` is what its pictures lose to meet PyAV's."""
 
-    offset: tuple[float, float, float]
+    dropped: Dropped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,14 +153,14 @@ def _by_content(path: str, index: PtsIndex, device: DaliDevice) -> Accepted | Re
         return Refusal(
             reason="colour_matrix", detail=f"tagged with colour matrix {int(frame.colorspace)}; DALI assumes BT.601"
         )
-    return Accepted(offset=_offset(frame))
+    return Accepted(dropped=_dropped(frame))
 
 
-def _offset(frame: "VideoFrame") -> tuple[float, float, float]:
+def _dropped(frame: "VideoFrame") -> Dropped:
     """FFmpeg has the fast conversion for 4:2:0 and 4:2:2 pictures with an even number of rows."""
     if "444" in frame.format.name or frame.height % 2:
-        return _NO_OFFSET
-    return _FULL_OFFSET if frame.color_range == _FULL_RANGE or frame.format.name.startswith("yuvj") else _LIMITED_OFFSET
+        return _EXACT
+    return _FULL if frame.color_range == _FULL_RANGE or frame.format.name.startswith("yuvj") else _LIMITED
 
 
 def _first_frame(container: "InputContainer") -> "VideoFrame | None":

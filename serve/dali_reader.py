@@ -17,7 +17,7 @@ from coldframe.errors import UsageError, VideoError
 from coldframe.serve.clips import Answer, PyAVReader, VideoCache, VideoClips, assemble, read_squares
 from coldframe.serve.container import decoder_version
 from coldframe.serve.dali_files import Refusal, examine
-from coldframe.serve.dali_graph import DaliDevice, DaliError, DaliGraph, Sample, dali_version, gpu_count
+from coldframe.serve.dali_graph import DaliDevice, DaliError, DaliGraph, Dropped, Sample, dali_version, gpu_count
 from coldframe.serve.preprocess import crop_window
 from coldframe.serve.pts_index import PtsIndex
 
@@ -38,7 +38,7 @@ class _Job:
     index: PtsIndex | None = None
     error: VideoError | None = None
     refusal: Refusal | None = None
-    offset: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    dropped: Dropped = Dropped(luma=0.0, chroma=0.0)
     pieces: list[NDArray[np.int64]] = field(default_factory=list)
     results: deque[_Result] = field(default_factory=deque)
     encoded: NDArray[np.uint8] | None = None
@@ -141,7 +141,7 @@ class DaliReader:
         if isinstance(found, Refusal):
             job.refusal = found
         else:
-            job.offset = found.offset
+            job.dropped = found.dropped
             wanted = np.unique(video.frame_index).astype(np.int64)
             frames = max(1, _PIECE_BYTES[self._device] // (3 * job.index.width * job.index.height))
             job.pieces = [wanted[start : start + frames] for start in range(0, len(wanted), frames)]
@@ -254,7 +254,7 @@ def _sample(job: _Job, numbers: NDArray[np.int64], size: int) -> Sample:
         height=height,
         width=width,
         window=crop_window(height, width, size),
-        offset=job.offset,
+        dropped=job.dropped,
     )
 
 

@@ -14,7 +14,7 @@ from coldframe.serve import dali_files
 from coldframe.serve.clips import PyAVReader, VideoClips
 from coldframe.serve.container import file_sha256
 from coldframe.serve.dali_files import Accepted, Refusal, examine
-from coldframe.serve.dali_graph import DaliDevice
+from coldframe.serve.dali_graph import DaliDevice, Dropped
 from coldframe.serve.dali_reader import DaliReader
 from coldframe.serve.pts_index import build_index
 from tests import barcode
@@ -198,8 +198,8 @@ def test_gpu_refuses_interlaced_pictures(tmp_path: Path) -> None:
     assert reason(barcode.write_video(tmp_path / "a.mp4", 12, options=options), device="gpu") == "interlaced"
 
 
-def test_accepted_files_carry_their_colour_offset(tmp_path: Path) -> None:
-    offsets = {}
+def test_accepted_files_carry_what_their_conversion_drops(tmp_path: Path) -> None:
+    dropped = {}
     makers: dict[str, Callable[[Path], Path]] = {
         "limited": vp9,
         "full": lambda path: tagged(path, 6, full=True),
@@ -210,5 +210,11 @@ def test_accepted_files_carry_their_colour_offset(tmp_path: Path) -> None:
         path = make(tmp_path / f"{name[0]}.webm")
         found = examine(str(path), build_index(str(path)), device="cpu", size=64)
         assert isinstance(found, Accepted)
-        offsets[name] = found.offset
-    assert offsets == {"limited": (1.0, 1.5, 1.0), "full": (0.5, 1.0, 0.5), "4:4:4": (0, 0, 0), "odd rows": (0, 0, 0)}
+        dropped[name] = found.dropped
+    exact = Dropped(luma=0.0, chroma=0.0)
+    assert dropped == {
+        "limited": Dropped(luma=0.51, chroma=0.49),
+        "full": Dropped(luma=0.0, chroma=0.49),
+        "4:4:4": exact,
+        "odd rows": exact,
+    }
