@@ -13,7 +13,8 @@ import numpy as np
 
 from coldframe.errors import VideoError
 from coldframe.serve.container import open_container, pyav
-from coldframe.serve.dali_graph import DaliDevice, Dropped
+from coldframe.serve.dali_colour import WEIGHTS, Conversion, conversion
+from coldframe.serve.dali_graph import DaliDevice
 from coldframe.serve.frame_sizes import other_size
 from coldframe.serve.preprocess import crop_window
 from coldframe.serve.pts_index import PtsIndex
@@ -40,9 +41,9 @@ _PIXEL_FORMATS: dict[DaliDevice, tuple[str, ...]] = {
     "cpu": ("yuv420p", "yuvj420p", "yuv422p", "yuvj422p", "yuv444p", "yuvj444p", "yuva420p"),
     "gpu": ("yuv420p", "yuvj420p"),
 }
-# DALI converts with the matrix of BT.601, whatever the file says: AVCOL_SPC_UNSPECIFIED, BT470BG, SMPTE170M.
-_BT601 = (2, 5, 6)
-_FULL_RANGE = 2  # AVCOL_RANGE_JPEG
+# DALI converts by BT.601, whatever the file says: AVCOL_SPC_UNSPECIFIED, BT470BG, SMPTE170M. On the CPU others were
+# tried; whether NVDEC's pictures are converted likewise is not known.
+_MATRICES: dict[DaliDevice, tuple[int, ...]] = {"cpu": tuple(WEIGHTS), "gpu": (2, 5, 6)}
 # A file is in memory whole, once for each of the videos in flight.
 MAX_ENCODED_BYTES = 512 * 1024 * 1024
 
@@ -54,21 +55,11 @@ _BY_FLAG: tuple[tuple[Flag, RefusalReason, str], ...] = (
 )
 
 
-# FFmpeg's fast conversion to RGB, which PyAV uses, drops the fraction of each product that it adds up, where DALI
-# rounds the sum: half a level a product. Full-range luma is not multiplied. The hundredth decides ties, which whole
-# areas of one colour would be: grey loses one level there, and so do red, green and blue of limited range.
-_LIMITED, _FULL, _EXACT = (
-    Dropped(luma=0.51, chroma=0.49),
-    Dropped(luma=0.0, chroma=0.49),
-    Dropped(luma=0.0, chroma=0.0),
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
-    """DALI gets the file; `dropped` is what its pictures lose to meet PyAV's."""
+    """DALI gets the file; `conversion` makes PyAV's colours of its pictures."""
 
-    dropped: Dropped
+    conversion: Conversion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,18 +140,10 @@ def _by_content(path: str, index: PtsIndex, device: DaliDevice) -> Accepted | Re
         return Refusal(reason="size_changes", detail=detail)
     if frame.format.name not in _PIXEL_FORMATS[device]:
         return Refusal(reason="pixel_format", detail=f"{frame.format.name} is not handled by DALI's colour conversion")
-    if frame.colorspace not in _BT601:
-        return Refusal(
-            reason="colour_matrix", detail=f"tagged with colour matrix {int(frame.colorspace)}; DALI assumes BT.601"
-        )
-    return Accepted(dropped=_dropped(frame))
-
-
-def _dropped(frame: "VideoFrame") -> Dropped:
-    """FFmpeg has the fast conversion for 4:2:0 and 4:2:2 pictures with an even number of rows."""
-    if "444" in frame.format.name or frame.height % 2:
-        return _EXACT
-    return _FULL if frame.color_range == _FULL_RANGE or frame.format.name.startswith("yuvj") else _LIMITED
+    if frame.colorspace not in _MATRICES[device]:
+        detail = f"tagged with colour matrix {int(frame.colorspace)}; DALI on the {device.upper()} assumes BT.601"
+        return Refusal(reason="colour_matrix", detail=detail)
+    return Accepted(conversion=conversion(frame))
 
 
 def _first_frame(container: "InputContainer") -> "VideoFrame | None":

@@ -1,8 +1,8 @@
 """YUV to RGB in float64, from the planes of a decoded picture: the independent reference for colours.
 
-The matrix is that of BT.601, what untagged video is read as. Chroma between samples is either interpolated or
-repeated; a chroma sample lies in the middle of the pixels that it covers. As in FFmpeg's fast conversion, each product
-with a coefficient of the matrix loses its fraction.
+The matrix is the tagged one, or that of BT.601. Chroma between samples is either interpolated or repeated; a chroma
+sample lies in the middle of the pixels that it covers. As in FFmpeg's fast conversion, each product with a coefficient
+of the matrix loses its fraction.
 """
 
 import av
@@ -11,27 +11,31 @@ from numpy.typing import NDArray
 
 Plane = NDArray[np.float64]
 
-_RED, _BLUE = 0.299, 0.114
-_GREEN = 1 - _RED - _BLUE
+# Kr and Kb of ITU-R BT.709, SMPTE 240M and BT.2020, by FFmpeg's number; else those of BT.601
+_TAGGED = {1: (0.2126, 0.0722), 7: (0.212, 0.087), 9: (0.2627, 0.0593)}
 
 
 def to_rgb(frame: av.VideoFrame, *, interpolated: bool) -> NDArray[np.uint8]:
     """(H, W, 3) uint8 RGB of an 8-bit planar YUV picture."""
     full = frame.color_range == 2 or frame.format.name.startswith("yuvj")
+    of_red, of_blue = _TAGGED.get(int(frame.colorspace), (0.299, 0.114))
+    of_green = 1 - of_red - of_blue
     luma, blue, red = (_samples(plane) for plane in frame.planes[:3])
     luma = luma if full else np.floor((luma - 16) * 255 / 219)
     blue, red = (_spread((plane - 128) * (1 if full else 255 / 224), luma.shape, interpolated) for plane in (blue, red))
     rgb = [
-        luma + np.floor(2 * (1 - _RED) * red),
-        luma + np.floor(-2 * _BLUE * (1 - _BLUE) / _GREEN * blue) + np.floor(-2 * _RED * (1 - _RED) / _GREEN * red),
-        luma + np.floor(2 * (1 - _BLUE) * blue),
+        luma + np.floor(2 * (1 - of_red) * red),
+        luma
+        + np.floor(-2 * of_blue * (1 - of_blue) / of_green * blue)
+        + np.floor(-2 * of_red * (1 - of_red) / of_green * red),
+        luma + np.floor(2 * (1 - of_blue) * blue),
     ]
     return np.stack(rgb, -1).clip(0, 255).astype(np.uint8)
 
 
 def _samples(plane: av.video.plane.VideoPlane) -> Plane:
-    rows = np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)
-    return rows[:, : plane.width].astype(np.float64)
+    rows = np.frombuffer(bytes(plane), np.uint8).reshape(plane.height, plane.line_size)
+    return np.asarray(rows[:, : plane.width], np.float64)
 
 
 def _spread(chroma: Plane, shape: tuple[int, ...], interpolated: bool) -> Plane:
