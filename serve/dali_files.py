@@ -13,6 +13,7 @@ import numpy as np
 
 from coldframe.errors import VideoError
 from coldframe.serve.container import open_container, pyav
+from coldframe.serve.dali_colour import WEIGHTS, Conversion, conversion
 from coldframe.serve.dali_graph import DaliDevice
 from coldframe.serve.frame_sizes import other_size
 from coldframe.serve.preprocess import crop_window
@@ -41,9 +42,9 @@ _PIXEL_FORMATS: dict[DaliDevice, tuple[str, ...]] = {
     "cpu": ("yuv420p", "yuvj420p", "yuv422p", "yuvj422p", "yuv444p", "yuvj444p", "yuva420p"),
     "gpu": ("yuv420p", "yuvj420p"),
 }
-# DALI converts with the matrix of BT.601, whatever the file says: AVCOL_SPC_UNSPECIFIED, BT470BG, SMPTE170M.
-_BT601 = (2, 5, 6)
-_FULL_RANGE = 2  # AVCOL_RANGE_JPEG
+# DALI converts by BT.601, whatever the file says: AVCOL_SPC_UNSPECIFIED, BT470BG, SMPTE170M. On the CPU others were
+# tried; whether NVDEC's pictures are converted likewise is not known.
+_MATRICES: dict[DaliDevice, tuple[int, ...]] = {"cpu": tuple(WEIGHTS), "gpu": (2, 5, 6)}
 # A file is in memory whole, once for each of the videos in flight.
 MAX_ENCODED_BYTES = 512 * 1024 * 1024
 
@@ -55,16 +56,11 @@ _BY_FLAG: tuple[tuple[Flag, RefusalReason, str], ...] = (
 )
 
 
-# FFmpeg's fast conversion to RGB, which PyAV uses, drops fractions where DALI rounds: half a level for each product
-# it adds up. Full-range luma is not multiplied.
-_LIMITED_OFFSET, _FULL_OFFSET, _NO_OFFSET = (1.0, 1.5, 1.0), (0.5, 1.0, 0.5), (0.0, 0.0, 0.0)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
-    """DALI gets the file; `offset` in levels is subtracted from its red, green and blue to meet PyAV's."""
+    """DALI gets the file; `conversion` makes PyAV's colours of its pictures."""
 
-    offset: tuple[float, float, float]
+    conversion: Conversion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,18 +143,10 @@ def _by_content(path: str, index: PtsIndex, device: DaliDevice) -> Accepted | Re
         return Refusal(reason="size_changes", detail=detail)
     if frame.format.name not in _PIXEL_FORMATS[device]:
         return Refusal(reason="pixel_format", detail=f"{frame.format.name} is not handled by DALI's colour conversion")
-    if frame.colorspace not in _BT601:
-        return Refusal(
-            reason="colour_matrix", detail=f"tagged with colour matrix {int(frame.colorspace)}; DALI assumes BT.601"
-        )
-    return Accepted(offset=_offset(frame))
-
-
-def _offset(frame: "VideoFrame") -> tuple[float, float, float]:
-    """FFmpeg has the fast conversion for 4:2:0 and 4:2:2 pictures with an even number of rows."""
-    if "444" in frame.format.name or frame.height % 2:
-        return _NO_OFFSET
-    return _FULL_OFFSET if frame.color_range == _FULL_RANGE or frame.format.name.startswith("yuvj") else _LIMITED_OFFSET
+    if frame.colorspace not in _MATRICES[device]:
+        detail = f"tagged with colour matrix {int(frame.colorspace)}; DALI on the {device.upper()} assumes BT.601"
+        return Refusal(reason="colour_matrix", detail=detail)
+    return Accepted(conversion=conversion(frame))
 
 
 def _first_frame(container: "InputContainer") -> "VideoFrame | None":

@@ -1,6 +1,6 @@
 """DALI graph: encoded files and frame numbers in, squares out, many files a batch. The one module that imports DALI.
 
-    file bytes -> fn.decoders.video(frames=...) -> fn.resize across -> fn.resize down and crop -> - offset -> uint8
+    file bytes -> fn.decoders.video(frames=...) -> colours (dali_colour) -> fn.resize across -> fn.resize down and crop
 
 Two resizes and not one, because the reference (`preprocess.resize_crop`, PIL) rounds and clips between the two
 directions; in one pass DALI keeps overshoots there and differs by up to 20 levels at sharp edges (docs/decoding.md).
@@ -18,12 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import MissingDependency
+from coldframe.serve.dali_colour import SUMS, Conversion
 from coldframe.serve.device_handover import hand_over
 from coldframe.serve.preprocess import CropWindow
 
 DaliDevice = Literal["cpu", "gpu"]
 
-_INPUTS = ("across_size", "across_from", "across_to", "down_from", "down_to", "offset")
+_REGIONS = ("across_size", "across_from", "across_to", "down_from", "down_to")
+# At most, of full-size pictures: what is decoded or codes, beside products with and without their fractions.
+BYTES_A_PIXEL = 3 + 2 * 4 * len(SUMS[0])
 
 
 class DaliError(Exception):
@@ -39,7 +42,7 @@ class Sample:
         frames: (n,) presentation indices, in any order, repeats allowed.
         height, width: expected picture size in pixels; another one is an error, because it is cropped elsewhere.
         window: how such a picture becomes a square.
-        offset: what is subtracted from red, green and blue, in levels.
+        conversion: what makes PyAV's colours of DALI's.
     """
 
     encoded: NDArray[np.uint8]
@@ -47,7 +50,7 @@ class Sample:
     height: int
     width: int
     window: CropWindow
-    offset: tuple[float, float, float]
+    conversion: Conversion
 
 
 class DaliGraph:
@@ -76,12 +79,14 @@ class DaliGraph:
         """Start decoding `samples` and return. Results, and errors too, come out of `collect` in this order."""
         self._waiting.append(samples)
         feed = self._pipeline.feed_input
-        arguments = [(*_regions(sample, self._size), sample.offset) for sample in samples]
+        regions = [_regions(sample, self._size) for sample in samples]
         try:
             feed("encoded", [sample.encoded for sample in samples])
             feed("frames", [sample.frames.astype(np.int32) for sample in samples])
-            for place, name in enumerate(_INPUTS):
-                feed(name, [np.array(of_sample[place], np.float32) for of_sample in arguments])
+            for place, name in enumerate(_REGIONS):
+                feed(name, [np.array(of_sample[place], np.float32) for of_sample in regions])
+            feed("codes", [sample.conversion.codes for sample in samples])
+            feed("products", [sample.conversion.products for sample in samples])
             self._pipeline.schedule_run()
         except Exception as error:  # of whatever type DALI's C++ error is mapped to; perhaps of an earlier batch
             self._failure = self._failure or DaliError(_cause(error))
@@ -129,21 +134,26 @@ class DaliGraph:
         with pipeline:
             encoded = fn.external_source(name="encoded", dtype=types.UINT8, ndim=1, no_copy=True)
             frames = fn.external_source(name="frames", dtype=types.INT32, ndim=1)
-            size, *roi, offset = (fn.external_source(name=name, dtype=types.FLOAT, ndim=1) for name in _INPUTS)
+            size, *roi = (fn.external_source(name=name, dtype=types.FLOAT, ndim=1) for name in _REGIONS)
+            maps = [fn.external_source(name=name, dtype=types.FLOAT, ndim=2) for name in ("codes", "products")]
             video = fn.decoders.video(
                 encoded,
                 device="cpu" if self._device == "cpu" else "mixed",
                 frames=frames,
                 pad_mode="none",  # any other gives black or repeated pictures for frames that are not there
             )
-            across = fn.resize(video, size=size, roi_start=roi[0], roi_end=roi[1], **resize)
-            down = fn.resize(
-                across, size=[self._size] * 2, roi_start=roi[2], roi_end=roi[3], dtype=types.FLOAT, **resize
-            )
-            squares = fn.cast(down - offset, dtype=types.UINT8)  # rounds, and clips to [0, 255]
+            across = fn.resize(self._colours(video, *maps), size=size, roi_start=roi[0], roi_end=roi[1], **resize)
+            squares = fn.resize(across, size=[self._size] * 2, roi_start=roi[2], roi_end=roi[3], **resize)
             pipeline.set_outputs(squares, video.shape())
         pipeline.build()
         return pipeline
+
+    def _colours(self, video: Any, codes: Any, products: Any) -> Any:
+        fn, types = self._dali.fn, self._dali.types
+        whole = fn.coord_transform(video, MT=codes, dtype=types.UINT8)  # rounds, and clips to [0, 255]
+        dropped = self._dali.math.floor(fn.coord_transform(whole, MT=products, dtype=types.FLOAT))
+        sums = [factor for row in SUMS for factor in row]
+        return fn.cast(fn.coord_transform(dropped, M=sums), dtype=types.UINT8)
 
 
 def _regions(sample: Sample, size: int) -> tuple[tuple[float, float], ...]:

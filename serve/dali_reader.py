@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from coldframe.errors import UsageError, VideoError
 from coldframe.serve.clips import Answer, PyAVReader, VideoCache, VideoClips, assemble, read_squares
 from coldframe.serve.container import decoder_version
+from coldframe.serve.dali_colour import Conversion
 from coldframe.serve.dali_files import Refusal, examine
-from coldframe.serve.dali_graph import DaliDevice, DaliError, DaliGraph, Sample, dali_version, gpu_count
+from coldframe.serve.dali_graph import BYTES_A_PIXEL, DaliDevice, DaliError, DaliGraph, Sample, dali_version, gpu_count
 from coldframe.serve.preprocess import crop_window
 from coldframe.serve.pts_index import PtsIndex
 
@@ -25,7 +26,7 @@ BATCH_PIECES = 4
 _BATCHES_IN_FLIGHT = 2
 _LOOK_AHEAD_VIDEOS = 16
 # Full-size pictures of one piece. A piece starts decoding at a key frame, so that short ones decode much twice.
-_PIECE_BYTES: dict[DaliDevice, int] = {"cpu": 96 * 2**20, "gpu": 1024 * 2**20}
+_PIECE_BYTES: dict[DaliDevice, int] = {"cpu": 384 * 2**20, "gpu": 2048 * 2**20}
 
 _Result = NDArray[np.uint8] | Refusal
 
@@ -38,7 +39,7 @@ class _Job:
     index: PtsIndex | None = None
     error: VideoError | None = None
     refusal: Refusal | None = None
-    offset: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    conversion: Conversion | None = None
     pieces: list[NDArray[np.int64]] = field(default_factory=list)
     results: deque[_Result] = field(default_factory=deque)
     encoded: NDArray[np.uint8] | None = None
@@ -141,9 +142,9 @@ class DaliReader:
         if isinstance(found, Refusal):
             job.refusal = found
         else:
-            job.offset = found.offset
+            job.conversion = found.conversion
             wanted = np.unique(video.frame_index).astype(np.int64)
-            frames = max(1, _PIECE_BYTES[self._device] // (3 * job.index.width * job.index.height))
+            frames = max(1, _PIECE_BYTES[self._device] // (BYTES_A_PIXEL * job.index.width * job.index.height))
             job.pieces = [wanted[start : start + frames] for start in range(0, len(wanted), frames)]
             self._pending.extend((job, numbers) for numbers in job.pieces)
 
@@ -245,6 +246,7 @@ class DaliReader:
 
 def _sample(job: _Job, numbers: NDArray[np.int64], size: int) -> Sample:
     assert job.index is not None
+    assert job.conversion is not None
     height, width = job.index.height, job.index.width
     if job.encoded is None:
         job.encoded = np.fromfile(job.video.path, np.uint8)
@@ -254,7 +256,7 @@ def _sample(job: _Job, numbers: NDArray[np.int64], size: int) -> Sample:
         height=height,
         width=width,
         window=crop_window(height, width, size),
-        offset=job.offset,
+        conversion=job.conversion,
     )
 
 

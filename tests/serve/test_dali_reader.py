@@ -25,6 +25,7 @@ from coldframe.export import Bundle
 from coldframe.serve import dali_reader
 from coldframe.serve.clips import Answer, PyAVReader, VideoClips
 from coldframe.serve.container import file_sha256
+from coldframe.serve.dali_graph import BYTES_A_PIXEL
 from coldframe.serve.dali_reader import DaliReader
 from coldframe.serve.pts_index import build_index
 from coldframe.serve.readers import open_reader
@@ -217,7 +218,7 @@ def test_the_order_of_files_changes_no_byte(corpus: list[Path]) -> None:
 @pytest.mark.parametrize("frames_a_piece", [1, 3, 7])
 def test_pieces_join_without_a_seam(corpus: list[Path], monkeypatch: pytest.MonkeyPatch, frames_a_piece: int) -> None:
     expected = answers_by_file(corpus, dali())
-    monkeypatch.setattr(dali_reader, "_PIECE_BYTES", {"cpu": 3 * 192 * 96 * frames_a_piece})
+    monkeypatch.setattr(dali_reader, "_PIECE_BYTES", {"cpu": BYTES_A_PIXEL * 192 * 96 * frames_a_piece})
     assert answers_by_file(corpus, dali()) == expected
 
 
@@ -261,7 +262,7 @@ def test_a_file_that_dali_gives_up_on_costs_its_neighbours_nothing(
     corpus: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = answers_by_file(corpus, dali())
-    monkeypatch.setattr(dali_reader, "_PIECE_BYTES", {"cpu": 3 * 192 * 96 * 8})
+    monkeypatch.setattr(dali_reader, "_PIECE_BYTES", {"cpu": BYTES_A_PIXEL * 192 * 96 * 8})
     build, broken = dali_reader._sample, str(corpus[3])
 
     def sample(job: Any, numbers: Any, size: int) -> Any:
