@@ -18,12 +18,14 @@ import pytest
 from av.video.frame import PictureType
 from numpy.typing import NDArray
 
+from coldframe.export import export_bundle
 from coldframe.serve.clips import PyAVReader, VideoClips
 from coldframe.serve.container import file_sha256
 from coldframe.serve.dali_reader import DaliReader
 from coldframe.serve.preprocess import resize_crop
+from coldframe.serve.runtime import Runtime, open_runtime
 from tests.colour import to_rgb
-from tests.serve.test_dali_reader import MJPEG, VP8, VP9
+from tests.serve.test_dali_reader import MJPEG, VP8, VP9, cosines
 
 CODECS: dict[str, tuple[str, dict[str, Any], str]] = {
     "VP8": ("libvpx", VP8, "yuv420p"),
@@ -148,6 +150,23 @@ def test_sharp_edges_of_saturated_colour_set_the_readers_apart(tmp_path: Path, c
     assert np.abs(difference).max() > 3
     assert (np.abs(difference) > 3).mean() < 0.1
     assert np.abs(difference.mean(axis=(0, 1, 2))).max() < 0.3  # no colour is off as a whole
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Runtime:
+    """EfficientNet-Lite0 with its ImageNet weights, which feel half a level."""
+    return open_runtime(export_bundle("efficientnet-lite0", tmp_path_factory.mktemp("made") / "bundle", frames=4))
+
+
+@pytest.mark.parametrize("codec", FAST)
+def test_features_of_trained_weights_agree(tmp_path: Path, codec: str, trained: Runtime) -> None:
+    found = squares(written(tmp_path, codec, filmed()), [0, 2, 5, 7])
+    # (frame, feature), a mean over the patches
+    mine, theirs = (
+        trained(found[reader][None]).patch[0].astype(np.float64).mean((1, 2)) for reader in ("dali", "pyav")
+    )
+    assert cosines(mine.mean(0), theirs.mean(0)) >= 0.999
+    assert cosines(mine, theirs).min() >= 0.998
 
 
 @pytest.mark.parametrize("codec", FAST)
