@@ -91,5 +91,8 @@ def _products(weights: tuple[float, float]) -> NDArray[np.float64]:
 
 
 def _is_rounded(frame: "VideoFrame") -> bool:
-    """FFmpeg has the fast conversion for 4:2:0 and 4:2:2 pictures with an even number of rows."""
+    """FFmpeg has the fast conversion for 4:2:0 and 4:2:2 pictures with an even number of rows.
+
+    Others it rounds, but for odd numbers of rows of even length, which `dali_files` refuses.
+    """
     return "444" in frame.format.name or bool(frame.height % 2)

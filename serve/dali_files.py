@@ -143,6 +143,9 @@ def _by_content(path: str, index: PtsIndex, device: DaliDevice) -> Accepted | Re
         return Refusal(reason="size_changes", detail=detail)
     if frame.format.name not in _PIXEL_FORMATS[device]:
         return Refusal(reason="pixel_format", detail=f"{frame.format.name} is not handled by DALI's colour conversion")
+    if frame.height % 2 and not frame.width % 2 and "444" not in frame.format.name:
+        detail = "FFmpeg converts an odd number of rows of even length by tables, 1 to 2 levels away from DALI"
+        return Refusal(reason="pixel_format", detail=detail)
     if frame.colorspace not in _MATRICES[device]:
         detail = f"tagged with colour matrix {int(frame.colorspace)}; DALI on the {device.upper()} assumes BT.601"
         return Refusal(reason="colour_matrix", detail=detail)

@@ -18,19 +18,23 @@ import pytest
 from av.video.frame import PictureType
 from numpy.typing import NDArray
 
+from coldframe.export import export_bundle
 from coldframe.serve.clips import PyAVReader, VideoClips
 from coldframe.serve.container import file_sha256
 from coldframe.serve.dali_reader import DaliReader
 from coldframe.serve.preprocess import resize_crop
+from coldframe.serve.runtime import Runtime, open_runtime
 from tests.colour import to_rgb
-from tests.serve.test_dali_reader import MJPEG, VP8, VP9
+from tests.serve.test_dali_reader import MJPEG, VP8, VP9, cosines
 
 CODECS: dict[str, tuple[str, dict[str, Any], str]] = {
     "VP8": ("libvpx", VP8, "yuv420p"),
     "VP9": ("libvpx-vp9", {**VP9, "crf": "30"}, "yuv420p"),
     "MJPEG": ("mjpeg", MJPEG, "yuvj420p"),
     "MJPEG 4:2:2": ("mjpeg", MJPEG, "yuvj422p"),
+    "VP9 4:4:4": ("libvpx-vp9", {**VP9, "profile": "1"}, "yuv444p"),
 }
+FAST = tuple(codec for codec in CODECS if "4:4:4" not in codec)  # what FFmpeg converts by repeated chroma
 Pictures = NDArray[np.uint8]
 
 
@@ -75,7 +79,7 @@ def grey() -> Iterator[av.VideoFrame]:
         yield av.VideoFrame.from_ndarray((fine + coarse).clip(0, 255).astype(np.uint8), format="gray")
 
 
-def written(folder: Path, codec: str, frames: Iterator[av.VideoFrame], matrix: int = 2) -> Path:
+def written(folder: Path, codec: str, frames: Iterator[av.VideoFrame], matrix: int = 2, full: bool = False) -> Path:
     name, options, pixels = CODECS[codec]
     path = folder / ("a.mov" if name == "mjpeg" else "a.webm")
     with av.open(str(path), "w") as output:
@@ -84,7 +88,7 @@ def written(folder: Path, codec: str, frames: Iterator[av.VideoFrame], matrix: i
             if stream is None:
                 stream = output.add_stream(name, rate=25, options=options)
                 stream.width, stream.height, stream.pix_fmt = frame.width, frame.height, pixels
-                stream.codec_context.colorspace = matrix
+                stream.codec_context.colorspace, stream.codec_context.color_range = matrix, 2 if full else 0
             frame.pts, frame.time_base, frame.pict_type = number, Fraction(1, 25), PictureType.NONE
             output.mux(stream.encode(frame))
         output.mux(stream.encode())
@@ -128,7 +132,7 @@ def require_each_is_what_it_is(found: dict[str, Pictures]) -> None:
     assert interpolated.mean() < 0.5  # chroma is rounded to whole levels
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", FAST)
 @pytest.mark.parametrize("make", [filmed, gaudy, pastel, grey])
 def test_readers_differ_in_how_chroma_is_spread_and_in_nothing_else(
     tmp_path: Path, codec: str, make: Callable[[], Iterator[av.VideoFrame]]
@@ -137,7 +141,7 @@ def test_readers_differ_in_how_chroma_is_spread_and_in_nothing_else(
     require_each_is_what_it_is(squares(path, [0, 3]))
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("codec", FAST)
 def test_sharp_edges_of_saturated_colour_set_the_readers_apart(tmp_path: Path, codec: str) -> None:
     # The price of FFmpeg's speed, and why there is no promise of 3 levels here. Should PyAV interpolate one day, this
     # fails, and the page on decoding has to change.
@@ -148,12 +152,55 @@ def test_sharp_edges_of_saturated_colour_set_the_readers_apart(tmp_path: Path, c
     assert np.abs(difference.mean(axis=(0, 1, 2))).max() < 0.3  # no colour is off as a whole
 
 
-@pytest.mark.parametrize("codec", CODECS)
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Runtime:
+    """EfficientNet-Lite0 with its ImageNet weights, which feel half a level."""
+    return open_runtime(export_bundle("efficientnet-lite0", tmp_path_factory.mktemp("made") / "bundle", frames=4))
+
+
+@pytest.mark.parametrize("codec", FAST)
+def test_features_of_trained_weights_agree(tmp_path: Path, codec: str, trained: Runtime) -> None:
+    found = squares(written(tmp_path, codec, filmed()), [0, 2, 5, 7])
+    # (frame, feature), a mean over the patches
+    mine, theirs = (
+        trained(found[reader][None]).patch[0].astype(np.float64).mean((1, 2)) for reader in ("dali", "pyav")
+    )
+    assert cosines(mine.mean(0), theirs.mean(0)) >= 0.999
+    assert cosines(mine, theirs).min() >= 0.998
+
+
+@pytest.mark.parametrize("codec", FAST)
 def test_grey_pictures_are_pyavs(tmp_path: Path, codec: str) -> None:
     found = squares(written(tmp_path, codec, grey()), [0, 3])
     difference = np.abs(apart(found["dali"], found["pyav"]))
     assert difference.max() <= 3
     assert difference[:, 2:-2, 2:-2].mean() < 0.02
+
+
+def test_white_is_white(tmp_path: Path) -> None:
+    white = (av.VideoFrame.from_ndarray(np.full((240, 320), 255, np.uint8), format="gray") for _ in range(4))
+    found = squares(written(tmp_path, "VP9", white), [0, 3])
+    np.testing.assert_array_equal(found["dali"], found["pyav"])
+
+
+def test_full_range_is_read_as_tagged(tmp_path: Path) -> None:
+    found = squares(written(tmp_path, "VP9", pastel(), 6, full=True), [0, 3])
+    require_each_is_what_it_is(found)
+    limited = squares(written(tmp_path, "VP9", pastel(), 6), [0, 3])
+    assert np.abs(apart(found["pyav"], limited["pyav"])).max() >= 5  # else this shows nothing
+
+
+@pytest.mark.parametrize("matrix", [2, 1])
+@pytest.mark.parametrize(("codec", "size"), [("VP9 4:4:4", (320, 240)), ("VP9", (321, 241))])
+def test_pictures_that_ffmpeg_rounds_are_rounded(
+    tmp_path: Path, codec: str, size: tuple[int, int], matrix: int
+) -> None:
+    # 4:4:4 or odd sizes: there is no fast conversion, and so no product loses its fraction
+    frames = (frame.reformat(*size) for frame in pastel())
+    found = squares(written(tmp_path, codec, frames, matrix), [0, 3])
+    difference = apart(found["dali"], found["pyav"])
+    assert np.abs(difference).max() <= 3
+    assert np.abs(difference.mean(axis=(0, 1, 2))).max() < 0.2
 
 
 MATRICES = {"BT.709": 1, "SMPTE 240M": 7, "BT.2020": 9}

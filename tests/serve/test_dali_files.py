@@ -166,6 +166,11 @@ def test_small_pictures_are_refused_because_enlarging_differs(tmp_path: Path) ->
     assert reason(path, size=97) == "enlarged"
 
 
+def test_odd_numbers_of_even_rows_are_refused_because_their_colours_differ(tmp_path: Path) -> None:
+    assert reason(vp9(tmp_path / "a.webm", size=(192, 95))) == "pixel_format"
+    assert reason(vp9(tmp_path / "b.webm", size=(191, 95))) is None
+
+
 def test_large_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = vp9(tmp_path / "a.webm")
     monkeypatch.setattr(dali_files, "MAX_ENCODED_BYTES", path.stat().st_size - 1)
