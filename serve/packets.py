@@ -70,9 +70,9 @@ class Packets:
         return len(self.pts)
 
     def of_frames(self, pairs: FieldPairs) -> "Packets":
-        """One packet a frame, the first one, where some hold a field each; with a field missing, it is damaged."""
+        """One packet a frame, the first one, where some hold a field each; what `pairs` finds damaged is so."""
         is_first, damaged = np.ones(len(self), np.bool_), self.damaged.copy()
-        is_first[pairs.seconds], damaged[pairs.torn] = False, True
+        is_first[pairs.seconds], damaged[pairs.damaged] = False, True
         starts = np.flatnonzero(is_first)
         columns = {name: column[starts] for name, column in vars(self).items()}
         return Packets(**columns | {"damaged": np.logical_or.reduceat(damaged, starts)})
@@ -116,7 +116,7 @@ def read_packets(path: str) -> tuple[StreamFacts, Packets]:
     """
     with open_container(path) as container:
         streams = video_streams(container)
-        pairs = {stream.index: field_pairs(stream) for stream in streams}
+        pairs = {stream.index: field_pairs(stream, checks=True) for stream in streams}
         found, has_failed = _demux(container, streams, pairs)
         stream = max(streams, key=lambda candidate: _preference(candidate, found[candidate.index]))
         packets = found[stream.index]
