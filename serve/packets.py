@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from coldframe.errors import VideoError
 from coldframe.serve.container import open_container, pyav, require_pixels, video_streams
+from coldframe.serve.edit_list import require_plain_edits
 from coldframe.serve.field_pairs import FieldPairs, field_pairs
 from coldframe.serve.heartbeat import beat
 from coldframe.serve.integrity import find_damaged
@@ -112,7 +113,8 @@ def read_packets(path: str) -> tuple[StreamFacts, Packets]:
     """The video stream of `path` and all its packets.
 
     Raises:
-        VideoError: `no_video`, `no_frames`, `limit`, and what `open_container` and `require_sample_times` raise.
+        VideoError: `no_video`, `no_frames`, `limit`, and what `open_container`, `require_sample_times` and
+            `require_plain_edits` raise.
     """
     with open_container(path) as container:
         streams = video_streams(container)
@@ -142,6 +144,7 @@ def read_packets(path: str) -> tuple[StreamFacts, Packets]:
         )
         stream_id = stream.id
     if "mov" in about.container_format.split(","):
+        require_plain_edits(path, stream_id)
         require_sample_times(path, stream_id)
         about = replace(
             about, is_short=has_failed or frames_in_fragments(path, stream_id) > int(np.sum(~packets.hidden))
