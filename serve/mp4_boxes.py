@@ -27,7 +27,23 @@ def boxes(file: BinaryIO, name: bytes, at: int, end: int) -> Iterator[tuple[int,
         at = after
 
 
-def track_number(file: BinaryIO, begin: int) -> int:
+def track_table(file: BinaryIO, track: int, *names: bytes) -> bytes:
+    """Content of the box at the path `names` below a track's `trak` box; empty if there is none."""
+    size = os.fstat(file.fileno()).st_size
+    for moov in boxes(file, b"moov", 0, size):
+        for place in boxes(file, b"trak", *moov):
+            if not any(_track_number(file, header) == track for header, _ in boxes(file, b"tkhd", *place)):
+                continue
+            places = [place]
+            for name in names:
+                places = [found for outer in places for found in boxes(file, name, *outer)]
+            for begin, end in places:
+                file.seek(begin)
+                return file.read(end - begin)
+    return b""
+
+
+def _track_number(file: BinaryIO, begin: int) -> int:
     """The track of a `tkhd` box whose content begins at `begin` (8.3.2)."""
     file.seek(begin)
     head = file.read(24)

