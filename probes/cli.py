@@ -64,7 +64,7 @@ def linear(
             groups=groups,
             features=features,
             seeds=range(seed, seed + seeds),
-            split=options.manifest_of(split_file),
+            split=options.manifest_of(split_file, "--group", "--seed", "--seeds"),
             again=again,
             fractions=options.numbers(fractions, "--fraction"),
             on_rows=on_rows,

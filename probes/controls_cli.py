@@ -9,10 +9,9 @@ from coldframe.probes import control_report, report
 from coldframe.probes.control_report import run_controls
 from coldframe.probes.controls import PERMUTATIONS, label_fits
 from coldframe.probes.features import FEATURE_KINDS, FeatureKind
-from coldframe.probes.options import labelled, shown
+from coldframe.probes.options import labelled, manifest_of, shown
 from coldframe.probes.page import require_html, write_page
 from coldframe.probes.siblings import Siblings
-from coldframe.probes.split_manifest import read_manifest
 from coldframe.progress import progress_bar
 from coldframe.store import open_store
 
@@ -91,7 +90,7 @@ def controls_command(
             groups=groups,
             features=features,
             seeds=[seed],
-            split=None if split_file is None else read_manifest(split_file),
+            split=manifest_of(split_file, "--group", "--seed"),
             again=again,
             siblings=siblings,
             permutations=permutations,

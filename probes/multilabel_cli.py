@@ -65,7 +65,7 @@ def multilabel_command(
             features=features,
             strengths=strengths or STRENGTHS,
             seeds=range(seed, seed + seeds),
-            split=options.manifest_of(split_file),
+            split=options.manifest_of(split_file, "--group", "--seed", "--seeds"),
             again=again,
             on_rows=on_rows,
         )

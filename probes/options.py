@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 import coldframe
 from coldframe.errors import UsageError
@@ -116,9 +117,33 @@ def labelled(store: ShardedStore, labels_csv: str | None) -> ShardedStore:
     return store if labels_csv is None else with_labels(store, labels_csv)
 
 
-def manifest_of(split_file: str | None) -> SplitManifest | None:
-    """The split in a file, if one is named."""
-    return None if split_file is None else read_manifest(split_file)
+def manifest_of(split_file: str | None, *replaced: str) -> SplitManifest | None:
+    """The split in a file, if one is named.
+
+    Args:
+        replaced: options of the running command, such as `--seeds`, that say how to split.
+
+    Raises:
+        UsageError: one of them was given beside the file, which decides what it asks for.
+    """
+    if split_file is None:
+        return None
+    refuse_beside("--split", *replaced)
+    return read_manifest(split_file)
+
+
+def refuse_beside(decides: str, *others: str) -> None:
+    """Refuse options that the running command would have to ignore because of the option `decides`.
+
+    Raises:
+        UsageError: one of `others` is on the command line.
+    """
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        given = context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+        for option in sorted({*parameter.opts} & {*others}):
+            if given:
+                raise UsageError(f"{option} has no say beside {decides}, which decides it. Leave one of them out.")
 
 
 def numbers(text: str | None, name: str) -> tuple[float, ...]:

@@ -92,7 +92,7 @@ def attentive_command(
             options=changed,
             seeds=range(seeds),
             split_seed=split_seed,
-            split=options.manifest_of(split_file),
+            split=options.manifest_of(split_file, "--group", "--split-seed"),
             again=again,
             on_rows=on_rows,
         )
@@ -150,7 +150,7 @@ def logistic_command(
             features=features,
             strengths=strengths or STRENGTHS,
             seeds=range(seed, seed + seeds),
-            split=options.manifest_of(split_file),
+            split=options.manifest_of(split_file, "--group", "--seed", "--seeds"),
             again=again,
             on_rows=on_rows,
         )

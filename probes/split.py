@@ -87,7 +87,7 @@ def require_ratios(ratios: Sequence[float]) -> None:
     Raises:
         UsageError: they are not.
     """
-    if min(ratios) <= 0 or abs(sum(ratios) - 1) > 1e-9:
+    if not (min(ratios) > 0 and abs(sum(ratios) - 1) <= 1e-9):  # nan is neither
         raise UsageError(f"split ratios are {ratios}; allowed are three positive numbers that sum to 1.")
 
 

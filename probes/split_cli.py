@@ -7,7 +7,7 @@ import click
 from coldframe.cli_errors import one_line
 from coldframe.errors import UsageError
 from coldframe.probes.make_split import DEFAULT_RATIOS, make_split
-from coldframe.probes.options import labelled, numbers
+from coldframe.probes.options import labelled, numbers, refuse_beside
 from coldframe.probes.report import table
 from coldframe.probes.split_manifest import SplitManifest
 from coldframe.progress import progress_bar
@@ -65,6 +65,8 @@ def split_command(
       coldframe-probe split features.zarr --label action --out split.json
       coldframe-probe split features.zarr --label action --by source --by subject --folds 5 --out folds.json
     """
+    if folds:
+        refuse_beside("--folds", "--ratios")
     shares = numbers(ratios, "--ratios")
     if len(shares) != 3:
         raise UsageError(f"--ratios has {len(shares)} numbers; allowed are 3: train, validation, test.")

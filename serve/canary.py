@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coldframe.errors import RecipeMismatch, UsageError, VideoError
+from coldframe.errors import RecipeMismatch, StoreError, UsageError, VideoError
 from coldframe.export import Bundle
 from coldframe.export.parity import BUDGETS, cosine
 from coldframe.serve.clips import VideoCache, VideoClips, read_clips
@@ -71,7 +71,11 @@ def check_canaries(
     runtime = open_runtime(bundle, backend=backend, precision=store.recipe.precision)
     canaries = []
     for row, clip in _clips(store, rows):
-        canaries.append(_check(store, runtime, row, clip))
+        try:
+            canaries.append(_check(store, runtime, row, clip))
+        except StoreError as error:  # the row's own object; the others may well be sound
+            path = str(store.video_column("path")[store.column("video")[row]])
+            canaries.append(Canary(row=row, path=path, problem=str(error)))
         if on_row:
             on_row(1)
     return canaries

@@ -12,6 +12,8 @@ from coldframe.store import VerifyReport, open_store, path_to_text, verify_store
 from coldframe.store.files import Place, place_of
 from coldframe.store.root import read_root
 
+_HARMLESS = ("absent", "uncommitted", "unexpected")  # problems beside which the rows that are ok can be read
+
 
 @click.command("verify")
 @click.argument("store")
@@ -38,12 +40,15 @@ def verify_command(store: str, fast: bool, encoder: str | None, canaries: int, a
     """
     place = place_of(store)
     report = _verify(place, fast)
-    checked = _canaries(place, encoder, canaries) if encoder else []
+    readable = report.ok > 0 and all(problem.kind in _HARMLESS for problem in report.problems)
+    checked = _canaries(place, encoder, canaries) if encoder and readable else []
     if as_json:
-        extra = {"canaries": [canary.to_dict() for canary in checked]} if encoder else {}
+        extra = {"canaries": [canary.to_dict() for canary in checked] if readable else None} if encoder else {}
         click.echo(json.dumps({"store": path_to_text(place), **report.to_dict(), **extra}))
     else:
         click.echo("\n".join([_verify_text(report), *_canary_lines(checked)]))
+        if encoder and not readable:
+            click.echo("No canary was encoded, since what is there is not sound: mend it first.")
     if not report.passed:
         raise StoreError(_next_step(report))
     wrong = [canary for canary in checked if canary.problem]

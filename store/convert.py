@@ -4,9 +4,11 @@ import csv
 import io
 import json
 import os
+import shutil
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -16,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import MissingDependency, UsageError
-from coldframe.store.files import disk_errors
+from coldframe.store.files import TEMPORARY, disk_errors
 from coldframe.store.schema import Flag, Status, StorageDtype
 from coldframe.store.store import Store
 from coldframe.store.text import path_to_text, text_to_path
@@ -51,7 +53,7 @@ class Converted:
 def convert(
     store: Store, target: Target, out: Path, *, patches: bool = False, on_rows: Callable[[int], object] | None = None
 ) -> Converted:
-    """Write the ok rows of `store` to the new folder `out`.
+    """Write the ok rows of `store` to the new folder `out`, which is there when all of them are.
 
     Args:
         store: any store; an incomplete one gives what it has.
@@ -69,15 +71,27 @@ def convert(
     """
     _check(store, target, out, patches)
     advance = on_rows or (lambda count: None)
-    with disk_errors("write", out):
-        out.mkdir(parents=True)
+    with disk_errors("write", out), _whole_folder(out) as folder:
         if target == "npy":
-            return _to_npy(store, out, advance)
+            return _to_npy(store, folder, advance)
         if target == "parquet":
-            return _to_parquet(store, out, advance)
+            return _to_parquet(store, folder, advance)
         if target == "lance":
-            return _to_lance(store, out, advance)
-        return _to_webdataset(store, out, patches, advance)
+            return _to_lance(store, folder, advance)
+        return _to_webdataset(store, folder, patches, advance)
+
+
+@contextmanager
+def _whole_folder(out: Path) -> Iterator[Path]:
+    """A folder beside `out` that takes its name when all is written, since half of a conversion looks like a whole."""
+    folder = out.with_name(f"{out.name}{TEMPORARY}-{os.getpid()}")
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+        folder.rename(out)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _check(store: Store, target: Target, out: Path, patches: bool) -> None:

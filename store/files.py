@@ -35,8 +35,8 @@ Made = TypeVar("Made")
 
 _OTHER_PATH = "Part of that path is a file, or the path is too long: choose another one."
 _ADVICE = {
-    errno.ENOSPC: "Free space on that file system, then run the same command again; finished units are kept.",
-    errno.EDQUOT: "Free space in your quota, then run the same command again; finished units are kept.",
+    errno.ENOSPC: "Free space on that file system, then run the same command again.",
+    errno.EDQUOT: "Free space in your quota, then run the same command again.",
     errno.EFBIG: "Raise the limit on file sizes (ulimit -f) or use another file system.",
     errno.EMFILE: "Raise the limit on open files (ulimit -n), or use fewer --workers.",
     errno.EEXIST: _OTHER_PATH,

@@ -82,7 +82,7 @@ def main() -> None:
       coldframe plan videos/ --encoder nano/
       coldframe extract videos/ --encoder nano/ --store videos.zarr
       coldframe verify videos.zarr
-      coldframe-probe linear videos.zarr --label label
+      coldframe-probe linear videos.zarr --labels labels.csv --label label
 
     Exit codes: 0 done, 1 failed, 2 usage, 3 finished but some inputs failed.
     """

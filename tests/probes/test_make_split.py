@@ -168,6 +168,7 @@ def test_a_store_that_no_longer_fits_is_refused(change: object, message: str) ->
         (["--folds", "2"], "folds is 2; allowed is 3 or more"),
         (["--ratios", "0.5,0.5"], "--ratios has 2 numbers"),
         (["--ratios", "a,b,c"], "--ratios is 'a,b,c'"),
+        (["--folds", "3", "--ratios", "0.6,0.2,0.2"], "--ratios has no say beside --folds"),
         (["--ratios", "0.9,0.2,0.1"], "sums to 1|sum to 1"),
         (["--by", "person"], "no column 'person'"),
         (["--folds", "11"], "fewer than 2 classes have 11 or more sources"),

@@ -57,6 +57,18 @@ def test_second_reading_needs_a_reason_and_is_counted(store: Store, manifest: Sp
 
 
 @EVERY
+def test_options_that_a_split_decides_are_refused_beside_it(
+    store: Store, manifest: SplitManifest, command: str
+) -> None:
+    seeds = ["--split-seed"] if command == "attentive" else ["--seed", "--seeds"]
+    for option, value in [("--group", "source"), *((name, "1") for name in seeds)]:
+        result = run(command, store, manifest, option, value)
+        assert result.exit_code == 2
+        assert f"{option} has no say beside --split" in result.stderr
+    assert not ledger_of(manifest).exists()
+
+
+@EVERY
 def test_the_ledger_says_who_read(store: Store, manifest: SplitManifest, command: str) -> None:
     run(command, store, manifest)
     (entry,) = map(json.loads, ledger_of(manifest).read_text().splitlines())

@@ -1,3 +1,4 @@
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -105,7 +106,7 @@ def test_classes_with_too_few_sources_are_refused_by_name() -> None:
         split_by_group(components, labels, seed=0)
 
 
-@pytest.mark.parametrize("ratios", [(0.6, 0.2, 0.1), (1.0, 0.0, 0.0), (1.2, -0.1, -0.1)])
+@pytest.mark.parametrize("ratios", [(0.6, 0.2, 0.1), (1.0, 0.0, 0.0), (1.2, -0.1, -0.1), (math.nan, 0.5, 0.5)])
 def test_ratios_must_be_positive_and_sum_to_one(ratios: tuple[float, float, float]) -> None:
     components, labels = columns(12, 2)
     with pytest.raises(UsageError, match="sum to 1"):

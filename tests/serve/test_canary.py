@@ -82,6 +82,34 @@ def test_video_that_is_gone_is_said_and_not_taken_for_damage(
     assert result.stdout.count("1.mp4: cannot be encoded again: The file cannot be read any more") == 3
 
 
+@pytest.mark.parametrize("name", ["cls/c/0/0", "status/c/0", "clip_start_s/c/0"])
+def test_damage_is_listed_and_no_canary_stumbles_over_it(
+    tmp_path: Path, bundle: Bundle, barcodes: Barcodes, name: str
+) -> None:
+    store = store_of(tmp_path, bundle, barcodes, "cls")
+    data = bytearray((store.path / name).read_bytes())
+    data[3] ^= 1
+    (store.path / name).write_bytes(data)
+    result = verify(store, bundle)
+    assert result.exit_code == 1
+    assert name in result.stdout
+    assert "No canary was encoded" in result.stdout
+    assert json.loads(verify(store, bundle, "--json").stdout)["canaries"] is None
+
+
+def test_damage_that_a_fast_look_misses_is_a_problem_of_its_row(
+    tmp_path: Path, bundle: Bundle, barcodes: Barcodes
+) -> None:
+    store = store_of(tmp_path, bundle, barcodes, "cls")
+    data = bytearray((store.path / "cls/c/0/0").read_bytes())
+    data[3] ^= 1
+    (store.path / "cls/c/0/0").write_bytes(data)
+    result = verify(store, bundle, "--fast", "--canaries", "2")
+    assert result.exit_code == 1
+    assert "canary: row 0: " in result.stdout
+    assert "is damaged" in result.stdout
+
+
 def test_another_encoder_is_refused(tmp_path: Path, bundle: Bundle, barcodes: Barcodes) -> None:
     store = store_of(tmp_path, bundle, barcodes, "cls")
     other = export_bundle("levjepa-nano", tmp_path / "nano", random_init=0)

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from pyarrow import parquet
 
 from coldframe.cli import main
-from coldframe.errors import UsageError
+from coldframe.errors import StoreError, UsageError
 from coldframe.store import Status, Store, create_store, write_unit
 from coldframe.store.convert import Target, convert
 from coldframe.store.schema import StorageDtype, Tokens
@@ -114,6 +114,21 @@ def test_unfinished_store_gives_what_it_has(tmp_path: Path, target: Target) -> N
     done = convert(store, target, tmp_path / "out")
     assert 0 < done.rows <= len(store.ok_rows()) < store.rows
     assert done.rows + done.left_out_rows == store.rows
+
+
+@pytest.mark.parametrize("target", ["npy", "parquet", "webdataset", "lance"])
+def test_half_of_a_conversion_leaves_nothing(tmp_path: Path, target: Target) -> None:
+    store = filled_store(tmp_path / "s.zarr")
+    victim = sorted((store.path / "cls" / "c").rglob("0"))[-1]
+    sound = victim.read_bytes()
+    victim.write_bytes(sound[:4] + bytes([sound[4] ^ 1]) + sound[5:])
+    before = set(tmp_path.iterdir())
+    with pytest.raises(StoreError, match="is damaged"):
+        convert(store, target, tmp_path / "out")
+    assert set(tmp_path.iterdir()) == before
+    victim.write_bytes(sound)
+    convert(store, target, tmp_path / "out")
+    assert set(tmp_path.iterdir()) - before == {tmp_path / "out"}
 
 
 def test_store_without_a_whole_video_gives_no_npy(tmp_path: Path) -> None:
