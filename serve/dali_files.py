@@ -13,7 +13,7 @@ import numpy as np
 
 from coldframe.errors import VideoError
 from coldframe.serve.container import open_container, pyav
-from coldframe.serve.dali_colour import WEIGHTS, Conversion, conversion
+from coldframe.serve.dali_colour import Conversion, conversion
 from coldframe.serve.dali_graph import DaliDevice
 from coldframe.serve.frame_sizes import other_size
 from coldframe.serve.preprocess import crop_window
@@ -42,9 +42,9 @@ _PIXEL_FORMATS: dict[DaliDevice, tuple[str, ...]] = {
     "cpu": ("yuv420p", "yuvj420p", "yuv422p", "yuvj422p", "yuv444p", "yuvj444p", "yuva420p"),
     "gpu": ("yuv420p", "yuvj420p"),
 }
-# DALI converts by BT.601, whatever the file says: AVCOL_SPC_UNSPECIFIED, BT470BG, SMPTE170M. On the CPU others were
-# tried; whether NVDEC's pictures are converted likewise is not known.
-_MATRICES: dict[DaliDevice, tuple[int, ...]] = {"cpu": tuple(WEIGHTS), "gpu": (2, 5, 6)}
+# DALI converts by BT.601, whatever the file says: AVCOL_SPC_UNSPECIFIED, BT470BG, SMPTE170M. Saturated colours of other
+# matrices are clipped on the way, and what was clipped cannot be had back.
+_MATRICES = (2, 5, 6)
 # A file is in memory whole, once for each of the videos in flight.
 MAX_ENCODED_BYTES = 512 * 1024 * 1024
 
@@ -146,8 +146,8 @@ def _by_content(path: str, index: PtsIndex, device: DaliDevice) -> Accepted | Re
     if frame.height % 2 and not frame.width % 2 and "444" not in frame.format.name:
         detail = "FFmpeg converts an odd number of rows of even length by tables, 1 to 2 levels away from DALI"
         return Refusal(reason="pixel_format", detail=detail)
-    if frame.colorspace not in _MATRICES[device]:
-        detail = f"tagged with colour matrix {int(frame.colorspace)}; DALI on the {device.upper()} assumes BT.601"
+    if frame.colorspace not in _MATRICES:
+        detail = f"tagged with colour matrix {int(frame.colorspace)}; DALI assumes BT.601"
         return Refusal(reason="colour_matrix", detail=detail)
     return Accepted(conversion=conversion(frame))
 
