@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from coldframe.errors import UsageError
 from coldframe.probes.actions import Task
+from coldframe.probes.bootstrap import Interval, cluster_robust
 from coldframe.probes.heads import HeadShape, Parameters
 from coldframe.probes.loader import TokenLoader
 from coldframe.probes.losses import losses
@@ -137,6 +138,27 @@ def score_task(task: Task, ranks: NDArray[np.int64], positions: NDArray[np.int64
         top1=float((ranks < 1).mean()),
         top5=float((ranks < TOP).mean()) if ranked else None,
     )
+
+
+def class_mean_interval(
+    hits: NDArray[np.float64], codes: NDArray[np.int64], owners: NDArray[np.int64], sources: int
+) -> Interval:
+    """Interval over sources of class-mean recall, as the mean of rows that weigh 1 / rows of their class.
+
+    A bootstrap of sources would drop most rare classes from every replicate, which is another mean: it covered 79 % of
+    200 such sets where 95 is claimed, this one 95.5 (docs/LOG.md). The classes are those there are.
+
+    Args:
+        hits: (n,) share of seeds that had the true class among the first.
+        codes, owners: (n,) class and source of each row.
+        sources: number of sources.
+    """
+    weights = 1 / np.bincount(codes)[codes]
+    found, weighed = (
+        np.bincount(owners, weights=values, minlength=sources).astype(np.float64)
+        for values in (weights * hits, weights)
+    )
+    return cluster_robust(found, weighed)
 
 
 def frequency_ranks(task: Task, train: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:

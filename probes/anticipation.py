@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coldframe.probes.action_scores import (
     TOP,
     Ranked,
     Ranks,
     TaskScore,
+    class_mean_interval,
     frequency_ranks,
     rank_heads,
     require_finite,
@@ -24,12 +24,11 @@ from coldframe.probes.action_scores import (
 )
 from coldframe.probes.actions import ActionRows, ActionStore, Task, divide_actions, make_tasks
 from coldframe.probes.attentive import Options, grid, part_loaders, token_view
-from coldframe.probes.bootstrap import Interval, averaged_bootstrap, cluster_robust
+from coldframe.probes.bootstrap import Interval, cluster_robust
 from coldframe.probes.heads import HeadShape, Parameters
 from coldframe.probes.loader import ReadRate
 from coldframe.probes.presets import Preset
 from coldframe.probes.sealed import TestReads, count_read, require_readable
-from coldframe.probes.source_counts import HITS, TRUE, balanced_accuracy
 from coldframe.probes.split import Split
 from coldframe.probes.split_manifest import SplitManifest
 from coldframe.probes.training import Setting, Trained, best_pair, require_device, train_heads
@@ -220,25 +219,18 @@ def _result(rows: ActionRows, split: Split, tasks: Sequence[Task], place: int, r
 
 
 def _intervals(rows: ActionRows, split: Split, task: Task, ranks: Ranks) -> dict[str, Interval]:
-    """Intervals of scores averaged over seeds, which are linear in the mean hits of each row."""
+    """Intervals of scores averaged over seeds, which are those of each row's mean hits."""
     owners, codes = rows.components.codes[split.test], task.codes[split.test]
-    sources, classes = len(rows.components.names), len(task.classes) + len(task.unseen)
-
-    def counts(values: NDArray[np.float64]) -> NDArray[np.float64]:
-        flat: NDArray[np.float64] = np.bincount(
-            owners * classes + codes, weights=values, minlength=sources * classes
-        ).astype(np.float64)
-        return flat.reshape(sources, classes)
-
-    true = counts(np.ones(len(codes)))
+    sources = len(rows.components.names)
     found = {}
     for name, k in (("1", 1), ("5", TOP)):
         if k == 1 or len(task.classes) > TOP:
-            hits = counts((ranks < k).mean(axis=0))
-            table = np.zeros((sources, 3, classes))
-            table[:, HITS], table[:, TRUE] = hits, true
-            found[f"recall{name}"] = averaged_bootstrap([table], balanced_accuracy)
-            found[f"top{name}"] = cluster_robust(hits.sum(axis=1), true.sum(axis=1))
+            hits = (ranks < k).mean(axis=0)
+            found[f"recall{name}"] = class_mean_interval(hits, codes, owners, sources)
+            found[f"top{name}"] = cluster_robust(
+                np.bincount(owners, weights=hits, minlength=sources).astype(np.float64),
+                np.bincount(owners, minlength=sources).astype(np.float64),
+            )
     return found
 
 

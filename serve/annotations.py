@@ -161,7 +161,8 @@ def annotate(
         raise UsageError(
             f"{missing.total()} of {len(annotations)} annotations name {len(missing)} videos that were not given: "
             f"{_some([repr(name) for name in missing])}. A video is named by its file name, with or without its "
-            "ending, or by its path. Name those videos too, or leave their annotations out with --allow-missing-videos."
+            "ending, or by its absolute path. Name those videos too, or leave their annotations out with "
+            "--allow-missing-videos."
         )
     annotated = [
         replace(video, annotations=tuple(sorted(of_video[number], key=lambda item: _order(item, recipe))))

@@ -208,10 +208,12 @@ class UnitRunner:
         reason = Reason(int(self._reasons[self._video[row]]))
         if reason != Reason.NONE:
             return VideoError(reason.name.lower(), self._errors[self._video[row]])
+        name, start, stop = (self.store.annotation_column(column)[row] for column in ("id", "start_s", "stop_s"))
+        seconds = self.store.video_column("duration_s")[self._video[row]]
         return VideoError(
             "no_window",
-            f"Annotation {self.store.annotation_column('id')[row]} starts, or has its window, behind the end of the "
-            "video, or leaves no frame that the window may show.",
+            f"Annotation {name} lasts from {start:.2f} to {stop:.2f} s: the window {self.store.recipe.window}, "
+            f"{self.store.recipe.anticipation_s:g} s ahead, has no frame in this video of {seconds:.2f} s.",
         )
 
     def _wanted(self, unit: int) -> NDArray[np.int64]:

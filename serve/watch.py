@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from coldframe.serve.guard import FailureGuard, FailureLimits
-from coldframe.store import Status, Store
+from coldframe.store import Reason, Status, Store
 from coldframe.store.markers import MARKER_FOLDER, marker_path
 from coldframe.store.object_path import ObjectPath
 
@@ -17,7 +17,10 @@ _WORK_FOR_A_LOOK = 50.0  # times as long as the look took: with many units on a 
 
 
 class StoreWatch:
-    """Counts the failed videos of a store while units are added to it, against the limit on all of them."""
+    """Counts the failed videos of a store while units are added to it, against the limit on all of them.
+
+    An annotation without a window is no failure of its video, and tells nothing of the disk.
+    """
 
     def __init__(self, store: Store, units: Sequence[int], limits: FailureLimits) -> None:
         """Raises ColdframeError if more videos than the limit have failed before anything is done.
@@ -58,14 +61,16 @@ class StoreWatch:
             if marker is not None:
                 del self._waiting[unit]
                 for failure in marker.failures:
-                    self._guard.counted(failure["path"], failure["reason"])
+                    if Reason[failure["reason"].upper()] != Reason.NO_WINDOW:
+                        self._guard.counted(failure["path"], failure["reason"])
         ended = time.monotonic()
         self._next_look = ended + max(_SECONDS_BETWEEN_LOOKS, _WORK_FOR_A_LOOK * (ended - began))
 
     def _failed_already(self, units: set[int]) -> set[str]:
         """Videos that were unusable when they were planned, or have failed rows in units that stay as they are."""
         store = self._store
-        rows = np.flatnonzero(store.column("status") == Status.FAILED)
+        failed = (store.column("status") == Status.FAILED) & (store.column("reason") != Reason.NO_WINDOW)
+        rows = np.flatnonzero(failed)
         rows = rows[~np.isin(rows // store.unit_rows, sorted(units))]
         unusable = np.flatnonzero(np.asarray(store.video_column("status")) == Status.FAILED)
         return {store.video_paths[int(video)] for video in chain(store.row_videos[rows], unusable)}

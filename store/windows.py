@@ -15,12 +15,12 @@ SHOWS_THE_ACTION = (
 
 
 def window_text(recipe: Recipe) -> str:
-    """What the recipe's window is, for people; empty for clips that cut all of a video."""
+    """What a clip of the recipe's window does, for people; empty for clips that cut all of a video."""
     if recipe.window == "before_start":
         return f"ends {recipe.anticipation_s:g} s before the start of the action"
     if recipe.window == "before_stop":
         return SHOWS_THE_ACTION.format(recipe.anticipation_s)
-    return "inside the action" if recipe.window == "inside" else ""
+    return "lies inside the action" if recipe.window == "inside" else ""
 
 
 def leaking_rows(

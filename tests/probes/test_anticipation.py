@@ -78,6 +78,21 @@ def test_classes_that_train_lacks_stay_and_count_as_misses(report: AnticipationR
     assert all(shares[", ".join(labels[i])] == 0 for i in unseen)
 
 
+def test_enough_sources_give_intervals_around_the_mean(tmp_path: Path) -> None:
+    store = action_store(tmp_path / "s.zarr", videos=60, clips=3)
+    options = Options(heads=2, rates=(1e-2,), weight_decays=(0.01,), epochs=12, batch=16)
+    found = anticipation_probe(store, columns=COLUMNS, preset=ACTION_PRESETS["ek100-d1"], options=options, seeds=(0, 1))
+    for one in found.tasks:
+        for name, interval in one.intervals.items():
+            mean = np.mean([getattr(score, name) for score in one.seeds])
+            assert interval.low is not None, interval.reason
+            assert interval.high is not None
+            assert interval.sources == len(np.unique(found.rows.components.codes[found.split.test])) >= 10
+            assert interval.low <= mean <= interval.high
+    spread = found.tasks[2].intervals["top5"]
+    assert (spread.high or 0) - (spread.low or 0) > 0.05  # 36 rows
+
+
 def test_report_says_what_it_compares_with_and_what_not(report: AnticipationReport) -> None:
     found = to_dict(report)
     json.dumps(found, allow_nan=False)

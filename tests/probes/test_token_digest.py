@@ -17,7 +17,7 @@ from coldframe.probes.loader import TokenLoader
 from coldframe.probes.presets import PRESETS
 from coldframe.probes.token_digest import TokenDigest
 from coldframe.probes.token_view import TokenBatch, TokenView
-from coldframe.probes.training import Setting, Trained, train_heads
+from coldframe.probes.training import Scores, Setting, Trained, train_heads
 from coldframe.store import Store
 from tests.probes.stores import class_store
 
@@ -46,7 +46,7 @@ class Drifting:
         return out
 
 
-def train(store: Any, seed: int = 0) -> Trained:
+def train(store: Any, seed: int = 0) -> Trained[Scores]:
     rows = store.ok_rows()
     loader = TokenLoader(store=store, rows=rows, view=TokenView(cls=True), batch_rows=8, seed=seed)
     shape = HeadShape(preset=PRESETS["levjepa"].with_heads(2), dim=8, classes=3)

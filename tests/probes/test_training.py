@@ -52,7 +52,7 @@ def loader(store: Store, batch_rows: int = BATCH, seed: int | None = 5, preset: 
 
 def train(
     store: Store, settings: tuple[Setting, ...] = SETTINGS, preset: str = "levjepa", batch_rows: int = BATCH
-) -> Trained:
+) -> Trained[Scores]:
     return train_heads(
         loader(store, batch_rows, preset=preset),
         labels_of(store),
@@ -92,7 +92,7 @@ def test_each_head_is_a_plain_head_trained_alone_with_pytorch(store: Store, pres
 
 def test_gradients_of_pieces_add_up_to_those_of_the_batch(store: Store) -> None:
     # In file order, because the pool's size and so the order depends on the piece.
-    trained = []
+    trained: list[Trained[Scores]] = []
     for pieces in (8, 2):
         ordered = loader(store, pieces, seed=None)
         trained.append(

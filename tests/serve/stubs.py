@@ -5,7 +5,7 @@ import os
 import resource
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +16,7 @@ from coldframe.serve.clips import Answer, VideoClips, read_in_child
 from coldframe.serve.heartbeat import beat
 from coldframe.serve.kinds import Looked, look
 from coldframe.serve.survey import Survey, survey
+from coldframe.serve.windows import Annotation
 from coldframe.store.recipe import Recipe
 
 _leak: list[bytes] = []
@@ -113,13 +114,13 @@ def fail_on_15(video: VideoClips, image_size: int) -> Iterator[Answer]:
     yield from read_in_child(video, image_size)
 
 
-def survey_badly(path: str, recipe: Recipe) -> Iterator[Survey]:
+def survey_badly(path: str, recipe: Recipe, annotations: Sequence[Annotation]) -> Iterator[Survey]:
     if path.endswith("02.mp4"):
         while True:
             pass
     if path.endswith("03.mp4"):
         os.abort()
-    yield from survey(path, recipe)
+    yield from survey(path, recipe, annotations)
 
 
 def page_faults_of_pictures(count: int) -> Iterator[int]:

@@ -99,7 +99,8 @@ def test_info_names_reasons_and_window(store: Store) -> None:
     shown = coldframe("info", store.path, "--failures").stdout
     assert "window   ends 1 s before the start of the action" in shown
     assert "no_window 2" in shown
-    assert "Annotation first starts, or has its window, behind the end of the video, or leaves no frame" in shown
+    assert "Annotation first lasts from 0.30 to 1.00 s: the window before_start, 1 s ahead, has no frame in" in shown
+    assert "in this video of 10.00 s" in shown
 
 
 def test_plan_counts_what_has_no_window_and_what_is_left_out(folder: Path, bundle: Bundle) -> None:
@@ -211,6 +212,15 @@ def test_videos_that_cannot_be_used_have_a_failed_row_for_each_annotation(
     assert [made.annotation_column("id")[row] for row in np.flatnonzero(failed)] == ["a", "b"]
     assert set(made.column("reason")[failed].tolist()) == {Reason.EMPTY_FILE}
     assert verify_store(made.path).passed
+
+
+def test_annotations_without_a_window_are_no_failed_videos(folder: Path, bundle: Bundle, tmp_path: Path) -> None:
+    options = arguments(folder, bundle, "--store", tmp_path / "s.zarr", "--max-failures", "0")
+    assert coldframe("extract", *options).exit_code == 3
+    assert coldframe("extract", *options).exit_code == 3  # and again, with its failures there already
+    retried = coldframe("retry-failed", tmp_path / "s.zarr", "--encoder", bundle.path)
+    assert "0 rows tried again" in retried.stdout
+    assert "could not be used when they were planned" not in retried.stdout
 
 
 def test_one_content_under_two_annotated_names_is_refused(folder: Path, bundle: Bundle, tmp_path: Path) -> None:

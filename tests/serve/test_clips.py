@@ -54,6 +54,16 @@ def middle_bits(picture: NDArray[np.uint8]) -> int:
     return barcode.read_number(padded) >> 3 & 0b111111
 
 
+def test_a_row_may_begin_before_the_one_above_it(tmp_path: Path) -> None:
+    """As windows of annotations may, by a frame or by many."""
+    write_stepped(tmp_path / "v.mp4", 60, 30)
+    plan = plan_of(tmp_path / "v.mp4")
+    index = np.array([[2, 4], [20, 30], [9, 33], [19, 22], [5, 40]], np.int32)
+    video = VideoClips(path=plan.videos.path[0], sha256=plan.videos.sha256[0], rows=np.arange(5), frame_index=index)
+    found = [[middle_bits(picture) for picture in clip] for _, clip in read(video) if isinstance(clip, np.ndarray)]
+    assert found == (index % 64).tolist()
+
+
 @pytest.mark.parametrize("fps", [24, 25, Fraction(30000, 1001), 30, 50, Fraction(60000, 1001), 60, 5])
 def test_frames_of_the_grid_arrive(tmp_path: Path, fps: Fraction | int) -> None:
     # numbers step by 8, so that the bars which survive the crop tell neighbouring frames apart

@@ -34,7 +34,7 @@ frames = np.arange(4, dtype=np.int32)[None]
 
 
 class SurveyedAtOnce:  # as a decode process would answer that takes no time
-    def run(self, job, path, recipe):
+    def run(self, job, path, recipe, annotations):
         clips = SampledClips(
             start_s=np.zeros(1), end_s=np.ones(1), frame_index=frames.copy(), frame_pts_s=frames / 7.5,
             n_real=np.full(1, 4, np.int16), flags=np.zeros(1, np.uint32),
