@@ -9,7 +9,7 @@ the Hessian's diagonal, L-BFGS needs tens of steps where the raw features need h
 solution of the next stronger penalty. Features and products are float32, sums and weights float64.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -26,6 +26,9 @@ Link = Literal["softmax", "sigmoid"]
 _Float = TypeVar("_Float", bound=np.floating[Any])
 
 TOLERANCE = 1e-5  # scikit-learn's default is 1e-4
+SOLVED = 1e-3  # ten times scikit-learn's default: above it the weights are not those of their C
+STRENGTH_RANGE = (1e-12, 1e12)  # beyond it penalty and loss no longer fit into one sum
+_STRIDE = 1e4  # between two penalties, from the solution of one to that of the next
 _MAX_STEPS = 1000
 _LEAST_VARIANCE = 1e-3  # of a predicted probability, in the estimate of the curvature
 
@@ -41,6 +44,7 @@ class LinearHead:
         link: `softmax` for one class a row, `sigmoid` for any number.
         strength: C.
         steps: of L-BFGS.
+        gradient: largest component of the objective's gradient per row where it stopped.
     """
 
     mean: NDArray[np.float64]
@@ -50,6 +54,7 @@ class LinearHead:
     link: Link
     strength: float
     steps: int
+    gradient: float
 
     def logits(self, features: NDArray[np.float32]) -> NDArray[np.float64]:
         """(n, classes) logits of `features` (n, dim)."""
@@ -102,15 +107,16 @@ def fit_logistic(
         features: (n, dim) float32, finite; the train rows and no others.
         targets: (n, classes) 0 or 1; under `softmax` one 1 a row.
         link: `softmax` or `sigmoid`.
-        strengths: values of C, each above 0.
+        strengths: values of C, each from 1e-12 to 1e12.
         tolerance: largest component of the objective's gradient per row at which a head counts as solved, as `tol` of
             scikit-learn. Rounding to float32 leaves about 1e-7.
 
     Raises:
-        UsageError: a C that is not positive.
+        UsageError: a C out of range.
     """
-    if min(strengths) <= 0:
-        raise UsageError(f"C is {min(strengths)}; allowed is more than 0.")
+    for strength in strengths:
+        if not STRENGTH_RANGE[0] <= strength <= STRENGTH_RANGE[1]:
+            raise UsageError("C is {:g}; allowed is {:g} to {:g}.".format(strength, *STRENGTH_RANGE))
     mean = np.asarray(features.mean(axis=0, dtype=np.float64))
     varies = features.min(axis=0) != features.max(axis=0)
     scale = np.where(varies, features.std(axis=0, dtype=np.float64), 1.0)
@@ -125,20 +131,44 @@ def fit_logistic(
     weights = np.zeros((1 + len(eigenvalues), targets.shape[1]))
     weights[0] = _prior(targets, link)
     heads = {}
-    for strength in sorted(set(strengths)):
-        weights, steps = _solve(problem, strength, weights, tolerance)
+    for strength in _path(strengths, len(standard)):
+        weights, steps, gradient = _solve(problem, strength, weights, tolerance)
         full = np.zeros((len(mean), targets.shape[1]))
         full[varies] = basis @ weights[1:]
         heads[strength] = LinearHead(
-            mean=mean, scale=scale, weight=full, intercept=weights[0].copy(), link=link, strength=strength, steps=steps
+            mean=mean,
+            scale=scale,
+            weight=full,
+            intercept=weights[0].copy(),
+            link=link,
+            strength=strength,
+            steps=steps,
+            gradient=gradient,
         )
     return [heads[strength] for strength in strengths]
 
 
+def _path(strengths: Sequence[float], rows: int) -> list[float]:
+    """`strengths` from strong penalty to weak, and others between those far apart.
+
+    Directions in which train rows hardly vary are scaled by the square root of C times rows. From far away the first
+    step along their rounding noise is so long that no halving of it descends.
+    """
+    path: list[float] = []
+    last = 1 / rows
+    for strength in sorted(set(strengths)):
+        while strength > last * _STRIDE:
+            last *= _STRIDE
+            path.append(last)
+        path.append(strength)
+        last = max(last, strength)
+    return path
+
+
 def _solve(
     problem: _Problem, strength: float, start: NDArray[np.float64], tolerance: float
-) -> tuple[NDArray[np.float64], int]:
-    """Weights (1 + rank, classes) for one C, from `start`."""
+) -> tuple[NDArray[np.float64], int, float]:
+    """Weights (1 + rank, classes) for one C, from `start`; steps; and the largest component of the gradient there."""
     rows = len(problem.rotated)
     logits = problem.rotated @ start[1:].astype(np.float32) + start[0].astype(np.float32)
     p = _softmax(logits) if problem.link == "softmax" else _sigmoid(logits)
@@ -153,7 +183,8 @@ def _solve(
         converged=lambda gradient: bool((np.abs(gradient) <= tolerance * scale).all()),
         max_steps=_MAX_STEPS,
     )
-    return found * scale, steps
+    _, gradient = problem.value_and_gradient(scale, strength, found)
+    return found * scale, steps, float(np.abs(gradient / scale).max())
 
 
 def _prior(targets: NDArray[np.float32], link: Link) -> NDArray[np.float64]:
@@ -185,6 +216,18 @@ def _softmax(logits: NDArray[_Float]) -> NDArray[_Float]:
 def _sigmoid(logits: NDArray[_Float]) -> NDArray[_Float]:
     result: NDArray[_Float] = 0.5 * (1 + np.tanh(0.5 * logits))
     return result
+
+
+def unsolved(heads: Sequence[LinearHead]) -> Iterator[str]:
+    """One sentence on those of the chosen `heads` whose solver stopped too early."""
+    wrong = [head for head in heads if not head.gradient <= SOLVED]
+    if wrong:
+        listed = ", ".join(f"{head.strength:.2g}" for head in wrong)
+        worst = max(head.gradient for head in wrong)
+        yield (
+            f"the solver stopped early at the chosen C ({listed}; gradient {worst:.1g} a row, {SOLVED:g} is allowed): "
+            "these numbers are not those of that C. Try a smaller one with -C."
+        )
 
 
 def choose_strength(

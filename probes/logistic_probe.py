@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from coldframe.probes.division import divide
 from coldframe.probes.features import FeatureKind, TokenStore, read_varied_features
-from coldframe.probes.logistic import STRENGTHS, LinearHead, choose_strength, fit_logistic
+from coldframe.probes.logistic import STRENGTHS, LinearHead, choose_strength, fit_logistic, unsolved
 from coldframe.probes.probe_report import FOLD_MEANING, ProbeReport
 from coldframe.probes.scored import Scored, score
 from coldframe.probes.sealed import count_read, require_readable
@@ -77,6 +77,7 @@ class LogisticReport(ProbeReport[LinearHead]):
         return [Plot(title="Balanced accuracy on validation", x_name="log10 C", lines=tuple(lines))]
 
     def notes(self) -> Iterator[str]:
+        yield from unsolved([result.head for result in self.results])
         edge = sum(self._at_edge(result.head) for result in self.results)
         if edge:
             yield f"C is at the edge of the grid in {edge} of {len(self.results)} splits: widen it."

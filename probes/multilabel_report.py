@@ -9,6 +9,7 @@ import numpy as np
 from coldframe.cli_errors import one_line
 from coldframe.probes.caveats import of_encoder, of_missing, of_reads
 from coldframe.probes.columns import doubtful_classes
+from coldframe.probes.logistic import unsolved
 from coldframe.probes.multilabel import MultiLabelReport, MultiLabelResult
 from coldframe.probes.probe_report import FOLD_MEANING
 from coldframe.probes.report import read_text, split_dict, table
@@ -77,6 +78,7 @@ def warnings(report: MultiLabelReport) -> list[str]:
 
 def _warnings(report: MultiLabelReport) -> Iterator[str]:
     yield from of_encoder(report.store)
+    yield from unsolved([one.head for one in report.results])
     yield from of_reads(report.reads)
     chosen = report.selection
     if chosen.excluded:

@@ -1,5 +1,6 @@
 """Options that several commands share, and what their text means."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import coldframe
 from coldframe.errors import UsageError
 from coldframe.probes.features import FEATURE_KINDS
 from coldframe.probes.labels import with_labels
+from coldframe.probes.logistic import STRENGTH_RANGE
 from coldframe.probes.page import require_html
 from coldframe.probes.saved import require_probe_place
 from coldframe.probes.split_manifest import SplitManifest, read_manifest
@@ -21,6 +23,17 @@ from coldframe.store.windows import window_text
 
 CREATED_BY = f"coldframe {coldframe.__version__}"
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class FiniteRange(click.FloatRange):
+    """Numbers in a range, of which NaN is none; click lets it pass, because it compares with nothing."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{number} is not a finite number.", param, ctx)
+        return number
+
 
 store_argument = click.argument("store", type=click.Path())
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of tables.")
@@ -33,7 +46,7 @@ features_option = click.option(
     help="The [CLS] token, the mean of the patch tokens of real frames, or colour or motion without an encoder.",
 )
 strengths_option = click.option(
-    "--strength", "-C", "strengths", type=click.FloatRange(0, min_open=True), multiple=True, help="Grid of C."
+    "--strength", "-C", "strengths", type=FiniteRange(*STRENGTH_RANGE), multiple=True, help="Grid of C."
 )
 label_option = click.option("--label", required=True, metavar="COLUMN", help="Video column that holds the classes.")
 labels_option = click.option(

@@ -117,6 +117,8 @@ def predict(
     card.require_store(store, "the saved probe")
     if not len(rows):
         raise UsageError("the store has no ok rows; there is nothing to predict.")
+    if card.kind != "attentive" and device != "cpu":
+        raise UsageError(f"device is {device!r}, but a {card.kind} probe runs on the CPU only. Leave --device out.")
     pieces = (
         _attentive(card, tensors, store, rows, device)
         if card.kind == "attentive"
@@ -164,7 +166,7 @@ def _linear(card: ProbeCard, tensors: Tensors, store: ShardedStore, rows: NDArra
         outputs = RidgeHead(**parts, penalty=card.penalty).scores
     else:
         link: Link = "softmax" if card.link == "softmax" else "sigmoid"
-        outputs = LinearHead(**parts, link=link, strength=card.strength, steps=0).probabilities
+        outputs = LinearHead(**parts, link=link, strength=card.strength, steps=0, gradient=0.0).probabilities
     rows = np.unique(rows)
     for start in range(0, len(rows), _ROWS):
         part = rows[start : start + _ROWS]

@@ -22,8 +22,8 @@ from coldframe.store import open_store
 @options.labels_option
 @options.groups_option
 @click.option("--preset", type=click.Choice(list(PRESETS)), default="levjepa", show_default=True)
-@click.option("--lr", "rates", type=click.FloatRange(0, min_open=True), multiple=True, help="Replaces the preset's.")
-@click.option("--wd", "decays", type=click.FloatRange(0), multiple=True, help="Replaces the preset's weight decays.")
+@click.option("--lr", "rates", type=options.FiniteRange(0, min_open=True), multiple=True, help="Replaces the preset's.")
+@click.option("--wd", "decays", type=options.FiniteRange(0), multiple=True, help="Replaces the preset's weight decays.")
 @click.option("--epochs", type=click.IntRange(1), help="Passes over the train rows.  [default: the preset's]")
 @click.option("--batch", type=click.IntRange(1), help="Rows of one update.  [default: the preset's]")
 @click.option("--heads", type=click.IntRange(1), help="Attention heads.  [default: the preset's]")
@@ -74,8 +74,8 @@ def attentive_command(
     opened = options.labelled(open_store(store), labels_csv)
     changed = Options(
         heads=heads,
-        rates=rates or None,
-        weight_decays=decays or None,
+        rates=tuple(dict.fromkeys(rates)) or None,  # one named twice would count as another seed
+        weight_decays=tuple(dict.fromkeys(decays)) or None,
         epochs=epochs,
         batch=batch,
         temporal_position=temporal_position,

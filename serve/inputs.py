@@ -113,9 +113,10 @@ def _walk(folder: str, seen: set[tuple[int, int]]) -> Iterator[str]:
     except OSError as error:
         raise UsageError(f"{path_to_text(folder)} cannot be read: {error.strerror}.") from error
     for entry in entries:
-        if entry.is_dir():
+        link = entry.is_symlink()
+        if os.path.isdir(entry.path) if link else entry.is_dir():  # of a link to itself, `entry.is_dir` raises
             yield from _walk(entry.path, seen)
-        elif entry.is_file():
+        elif link or entry.is_file():  # a link that leads nowhere becomes a failed row, and is not left out
             yield entry.path
 
 

@@ -40,7 +40,8 @@ def verify_command(store: str, fast: bool, encoder: str | None, canaries: int, a
     """
     place = place_of(store)
     report = _verify(place, fast)
-    readable = report.ok > 0 and all(problem.kind in _HARMLESS for problem in report.problems)
+    sound = all(problem.kind in _HARMLESS for problem in report.problems)
+    readable = sound and report.ok > 0
     checked = _canaries(place, encoder, canaries) if encoder and readable else []
     if as_json:
         extra = {"canaries": [canary.to_dict() for canary in checked] if readable else None} if encoder else {}
@@ -48,7 +49,8 @@ def verify_command(store: str, fast: bool, encoder: str | None, canaries: int, a
     else:
         click.echo("\n".join([_verify_text(report), *_canary_lines(checked)]))
         if encoder and not readable:
-            click.echo("No canary was encoded, since what is there is not sound: mend it first.")
+            why = "no row is ok." if sound else "what is there is not sound: mend it first."
+            click.echo(f"No canary was encoded, since {why}")
     if not report.passed:
         raise StoreError(_next_step(report))
     wrong = [canary for canary in checked if canary.problem]

@@ -1,12 +1,14 @@
 """The logistic head is scikit-learn's; its statistics come from train rows alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 
 from coldframe.errors import UsageError
-from coldframe.probes.logistic import LinearHead, choose_strength, fit_logistic
+from coldframe.probes.logistic import SOLVED, LinearHead, choose_strength, fit_logistic, unsolved
 
 CLASSES = 4
 
@@ -90,3 +92,36 @@ def test_c_must_be_positive() -> None:
     features, labels = problem(20)
     with pytest.raises(UsageError, match="C is 0"):
         fit_logistic(features, one_hot(labels), link="softmax", strengths=[0.0, 1.0])
+
+
+@pytest.mark.parametrize("grid", [[1e12], [1e-6, 1e10], [1e8]])
+def test_a_weak_penalty_alone_is_solved_as_at_the_end_of_a_grid(grid: list[float]) -> None:
+    """More features than rows span: the first step from afar ended at the start, which predicts the commonest class."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(200) % CLASSES
+    few = rng.normal(size=(200, 30)) + np.eye(CLASSES, 30)[labels] * 3
+    features = (
+        100 * rng.normal(size=192) + few @ rng.normal(size=(30, 192)) + rng.normal(size=(200, 192)) * 1e-4
+    ).astype(np.float32)
+    alone = fit_logistic(features, one_hot(labels), link="softmax", strengths=grid)[-1]
+    theirs = LogisticRegression(C=grid[-1], tol=1e-10, max_iter=20_000)
+    theirs.fit(standardised(features, alone), labels)
+    accuracy = float(np.mean(alone.logits(features).argmax(axis=1) == labels))
+    assert accuracy >= theirs.score(standardised(features, alone), labels) - 0.01 > 0.9
+    assert alone.gradient <= SOLVED
+    assert list(unsolved([alone])) == []
+
+
+def test_a_head_that_was_not_solved_is_said() -> None:
+    features, labels = problem()
+    head = fit_logistic(features, one_hot(labels), link="softmax", strengths=[1.0])[0]
+    assert head.gradient <= 1e-5 * 1.01
+    assert "stopped early at the chosen C (1; gradient 0.5 a row" in next(unsolved([replace(head, gradient=0.5)]))
+    assert len(list(unsolved([replace(head, gradient=np.nan)]))) == 1
+
+
+@pytest.mark.parametrize("strength", [0.0, np.nan, np.inf, 1e300, 1e-300])
+def test_a_strength_out_of_range_is_refused(strength: float) -> None:
+    features, labels = problem(40)
+    with pytest.raises(UsageError, match=r"C is .*; allowed is 1e-12 to 1e\+12"):
+        fit_logistic(features, one_hot(labels), link="softmax", strengths=[1.0, strength])

@@ -152,7 +152,7 @@ def test_files_of_others_are_not_replaced(store: Store, tmp_path: Path) -> None:
         (["--device", "cuda"], "PyTorch sees 0 CUDA devices"),
         (["--device", "tpu"], "device is 'tpu'"),
         (["--save", "/nowhere/head"], "the folder /nowhere does not exist"),
-        (["--lr", "1e30", "--lr", "1e30"], "diverged"),
+        (["--lr", "1e30", "--lr", "1e29"], "diverged"),
     ],
 )
 def test_wrong_requests_are_one_line_and_2(store: Store, args: list[str], message: str) -> None:
@@ -161,6 +161,29 @@ def test_wrong_requests_are_one_line_and_2(store: Store, args: list[str], messag
     assert result.exit_code == 2, result.output
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "option"), [("attentive", "--lr"), ("attentive", "--wd"), ("logistic", "-C"), ("multi-label", "-C")]
+)
+@pytest.mark.parametrize("value", ["nan", "inf", "-1"])
+def test_numbers_that_are_none_are_refused_before_anything_is_read(command: str, option: str, value: str) -> None:
+    result = run(command, "nowhere.zarr", "--label", "label", option, value)
+    assert result.exit_code == 2
+    assert "Invalid value for" in result.stderr
+
+
+def test_a_rate_that_is_named_twice_is_one(store: Store) -> None:
+    result = attentive(store, "--lr", "1e-2", "--wd", "0.01", "--seeds", "1", "--json")  # FAST names both once
+    assert result.exit_code == 0, result.output
+    assert len(json.loads(result.stdout)["seeds"]) == 1
+
+
+def test_a_linear_probe_has_no_other_device(store: Store, tmp_path: Path) -> None:
+    assert run("linear", store.path, "--label", "label", "--save", tmp_path / "head").exit_code == 0
+    result = run("predict", tmp_path / "head", store.path, "--device", "cuda")
+    assert result.exit_code == 2
+    assert "a ridge probe runs on the CPU only" in result.stderr
 
 
 def test_a_store_of_cls_only_has_nothing_to_attend_to(tmp_path: Path) -> None:

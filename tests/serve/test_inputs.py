@@ -49,6 +49,15 @@ def test_cycle_of_links_ends(tmp_path: Path) -> None:
     assert paths_of(str(tmp_path)) == [file]
 
 
+def test_link_that_leads_nowhere_is_an_input_and_not_left_out(tmp_path: Path) -> None:
+    (tmp_path / "gone.mp4").symlink_to(tmp_path / "another disk" / "gone.mp4")
+    (tmp_path / "itself.mp4").symlink_to(tmp_path / "itself.mp4")
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "nowhere")
+    found = collect_inputs([str(tmp_path)])
+    assert [Path(video.path).name for video in found.videos] == ["gone.mp4", "itself.mp4"]
+    assert found.ignored == {".txt": 1}
+
+
 def test_other_files_in_a_folder_are_counted_not_hidden(tmp_path: Path) -> None:
     for name in ("a.MP4", "notes.txt", "b.json", "c.json", "README"):
         touch(tmp_path / name)
