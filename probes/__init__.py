@@ -14,7 +14,7 @@
     attentive.py, attentive_report.py    the attentive probe and its report
     lbfgs.py, logistic.py, nearest.py    logistic head over a grid of C; the k-NN probe
     multilabel_rows.py, multilabel.py, multilabel_report.py   several labels a video
-    actions.py, action_scores.py, anticipation.py, anticipation_report.py, anticipation_page.py   actions ahead of time
+    actions.py, action_scores.py, anticipation.py, anticipation_report.py, anticipation_page.py, challenge.py   actions
     saved.py, released.py, predict.py    saved probes; V-JEPA 2's checkpoint layout; predictions
     ranking.py, calibration.py           metrics of ranks and of probabilities
     source_counts.py, bootstrap.py, permutation.py, uncertainty.py   intervals and tests over sources

@@ -161,10 +161,12 @@ def _drawn_parts(found: ActionRows, seed: int) -> NDArray[np.int64]:
             f"{len(found.components.names)} sources hold all labelled actions; train, validation and test need one "
             "each. Add videos of other sources, or group less coarsely."
         )
-    for attempt in range(_ATTEMPTS):
-        part = assign(found.components, _verbs(found), _RATIOS, f"{seed}:{attempt}")[found.components.codes]
-        if len(np.unique(part)) == len(PARTS):
-            return np.asarray(part)
+    alike = Category(codes=np.zeros(len(found.rows), np.int64), names=("",))
+    for labels in (_verbs(found), alike):  # verbs of one or two sources each never reach the last part
+        for attempt in range(_ATTEMPTS):
+            part = assign(found.components, labels, _RATIOS, f"{seed}:{attempt}")[found.components.codes]
+            if len(np.unique(part)) == len(PARTS):
+                return np.asarray(part)
     raise UsageError(f"found no division of {len(found.components.names)} sources into three parts. Add sources.")
 
 

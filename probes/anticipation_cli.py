@@ -2,9 +2,11 @@
 
 import json
 import time
+from pathlib import Path
 
 import click
 
+from coldframe.errors import UsageError
 from coldframe.probes import options
 from coldframe.probes.presets import ACTION_PRESETS, Loss
 from coldframe.progress import progress_bar
@@ -42,6 +44,9 @@ _LOSSES: dict[str, Loss] = {"focal": "focal", "cross-entropy": "cross_entropy"}
 @click.option(
     "--report", "report_file", metavar="R.html", help="Write an HTML page, and R.json and its plots (SVG) beside it."
 )
+@click.option("--challenge", type=click.Path(path_type=Path), metavar="OUT.zip", help="Write a challenge file.")
+@click.option("--challenge-store", metavar="STORE", help="Its annotations: a store of the same recipe, without labels.")
+@click.option("--sls", type=int, nargs=3, metavar="PT TL TD", help="Its supervision levels, 0 to 5 each.")
 @options.json_option
 def anticipation_command(
     store: str,
@@ -63,6 +68,9 @@ def anticipation_command(
     memory_mb: int,
     device: str,
     report_file: str | None,
+    challenge: Path | None,
+    challenge_store: str | None,
+    sls: tuple[int, int, int] | None,
     as_json: bool,
 ) -> None:
     """Fit heads that say from each clip of STORE which action follows: its verb, its noun and their pair.
@@ -70,21 +78,33 @@ def anticipation_command(
     STORE was extracted with --annotations. Actions that train lacks stay in test and count as misses. The setting is
     chosen by class-mean recall@5 of the last task on validation; its heads, one a seed, are scored on test once.
 
+    With --challenge, the head that is best on validation predicts all annotations of another store, in the form that
+    EPIC-KITCHENS' challenge takes; --challenge-store and --sls must be given too.
+
     \b
     Examples:
       coldframe-probe anticipation before.zarr --verb verb_class --noun noun_class --group participant_id
       coldframe-probe anticipation before.zarr --verb verb --noun noun --split split.json --report report.html
+      coldframe-probe anticipation before.zarr --verb verb_class --noun noun_class --challenge out.zip \\
+          --challenge-store test.zarr --sls 2 3 3
       coldframe-probe anticipation before.zarr --verb label --preset ek100-d1 --lr 3e-4 --wd 0.01 --json
     """
     from coldframe.probes.anticipation import anticipation_probe  # and PyTorch with it
     from coldframe.probes.anticipation_page import write_anticipation_page
     from coldframe.probes.anticipation_report import to_dict, to_text
     from coldframe.probes.attentive import Options
+    from coldframe.probes.challenge import require_challenge, write_challenge
 
-    options.require_outputs(report_file, None)
+    options.require_outputs(report_file, challenge)
     started = time.perf_counter()
     opened = open_store(store)
     options.labelled(opened, None)
+    columns = (verb,) if noun is None else (verb, noun)
+    if len({challenge is None, challenge_store is None, sls is None}) > 1:
+        raise UsageError("--challenge, --challenge-store and --sls belong together. Give all three, or none.")
+    unseen = None if challenge_store is None else open_store(challenge_store)
+    if unseen is not None and sls is not None:
+        require_challenge(columns, opened, unseen, sls)
     changed = Options(
         heads=heads,
         rates=rates or None,
@@ -100,7 +120,7 @@ def anticipation_command(
     with progress_bar("Training", passes * len(opened.ok_rows())) as on_rows:
         report = anticipation_probe(
             opened,
-            columns=(verb,) if noun is None else (verb, noun),
+            columns=columns,
             preset=ACTION_PRESETS[preset],
             groups=groups,
             options=changed,
@@ -112,4 +132,8 @@ def anticipation_command(
         )
     if report_file is not None:
         write_anticipation_page(report_file, report, seconds={"probe": time.perf_counter() - started})
+    if challenge is not None and unseen is not None and sls is not None:
+        with progress_bar("Predicting", len(unseen.ok_rows())) as on_rows:
+            written = write_challenge(challenge, report, unseen, sls=sls, on_rows=on_rows)
+        click.echo(f"{challenge}: {written.to_text()}.", err=True)
     click.echo(json.dumps(to_dict(report), allow_nan=False) if as_json else to_text(report))

@@ -1,5 +1,6 @@
 """Complete stores on disk whose classes can be told apart by their tokens."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,12 +36,20 @@ def class_store(path: Path, tokens: Tokens = "full", *, videos: int = 30, clips:
 
 
 def action_store(
-    path: Path, *, videos: int = 24, clips: int = 6, verbs: int = 7, nouns: int = 6, window: Window = "before_start"
+    path: Path,
+    *,
+    videos: int = 24,
+    clips: int = 6,
+    verbs: int = 7,
+    nouns: int = 6,
+    window: Window = "before_start",
+    without_window: Sequence[int] = (),
 ) -> Store:
     """One clip an action; patch tokens of one frame say the verb (dimensions 0 to 7), those of another the noun.
 
     Verb and noun ids of action i of video v are (v + i) % verbs and (verb + i % 2) % nouns; two videos are of a person.
-    The last action of a person's first video is done to a thing of their own, id 100 and above.
+    The last action of a person's first video is done to a thing of their own, id 100 and above. Rows `without_window`
+    are failed.
     """
     plan = small_plan([clips] * videos, tokens="full")
     count = len(plan.clips)
@@ -56,14 +65,17 @@ def action_store(
         "participant_id": [f"P{v // 2:02d}" for v in video],
     }
     recipe = replace(plan.recipe, hop_frames=plan.recipe.frames, window=window, anticipation_s=1.0)
-    planned = replace(plan, recipe=recipe, clips=replace(plan.clips, annotations=columns))
+    n_real, index = plan.clips.n_real.copy(), plan.clips.frame_index.copy()
+    n_real[list(without_window)], index[list(without_window)] = 0, -1
+    clips_made = replace(plan.clips, annotations=columns, n_real=n_real, frame_index=index)
+    planned = replace(plan, recipe=recipe, clips=clips_made)
     store = create_store(path, planned, geometry=small_geometry("full", dim=16, side=2), encoder=ENCODER)
     far = np.eye(16, dtype=np.float32) * 6
     for unit in range(store.unit_count):
         made, rows = small_result(store, unit), slice(store.unit_range(unit).start, store.unit_range(unit).stop)
         assert isinstance(made.patch, np.ndarray)
         patch = made.patch * 0.3
-        patch[:, 1] += far[verb[rows]][:, None, None]
-        patch[:, 2] += far[8 + noun[rows]][:, None, None]
+        patch[:, 1] += far[verb[rows] % 8][:, None, None]
+        patch[:, 2] += far[8 + noun[rows] % 8][:, None, None]
         write_unit(store, unit, replace(made, patch=patch))
     return open_store(path)

@@ -136,6 +136,13 @@ def test_too_few_sources_are_refused(tmp_path: Path) -> None:
         divide_actions(store, COLUMNS, ("source",), seed=0, manifest=None)
 
 
+def test_verbs_of_few_sources_still_give_three_parts(store: Store) -> None:
+    """Each of these verbs is in two videos only, of which the first trains and the second validates."""
+    _, split = divide_actions(store, ("participant_id",), ("source",), seed=0, manifest=None)
+    assert all(len(own) for own in split.parts().values())
+    assert len(split.train) > len(split.test)
+
+
 def test_actions_without_a_label_are_left_out_and_counted(tmp_path: Path) -> None:
     base = action_store(tmp_path / "s.zarr", videos=4)
     nouns = list(base.annotation_column("noun_class"))

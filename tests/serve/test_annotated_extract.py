@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from coldframe.cli import main
 from coldframe.export import Bundle
 from coldframe.serve.clips import VideoCache, VideoClips, read_clips
-from coldframe.store import Flag, Reason, Status, Store, open_store, verify_store
+from coldframe.store import Flag, Reason, Status, Store, open_store, read_plan, verify_store
 from tests.barcode import read_number, write_video
 
 Barcodes = Callable[[int, int], Path]
@@ -78,6 +78,7 @@ def test_every_annotation_is_a_row_in_order_with_its_columns(store: Store) -> No
     assert (store.column("flags")[1] & Flag.PADDED_FRONT) != 0
     assert np.isnan(store.cls(np.arange(6), allow_failed=True)[[0, 4]]).all()
     assert store.recipe.window == "before_start"
+    assert read_plan(store).plan_id == store.plan_id
 
 
 def test_the_pictures_that_were_fed_end_one_second_before_the_action(store: Store) -> None:
