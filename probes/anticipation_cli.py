@@ -93,9 +93,11 @@ def anticipation_command(
     from coldframe.probes.anticipation_page import write_anticipation_page
     from coldframe.probes.anticipation_report import to_dict, to_text
     from coldframe.probes.attentive import Options
-    from coldframe.probes.challenge import require_challenge, write_challenge
+    from coldframe.probes.challenge import require_challenge, require_challenge_place, write_challenge
 
-    options.require_outputs(report_file, challenge)
+    options.require_outputs(report_file, None)
+    if challenge is not None:
+        require_challenge_place(challenge)
     started = time.perf_counter()
     opened = open_store(store)
     options.labelled(opened, None)

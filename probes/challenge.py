@@ -24,11 +24,14 @@ from coldframe.probes.anticipation import AnticipationReport
 from coldframe.probes.attentive import part_loaders, token_view
 from coldframe.probes.columns import annotation_text
 from coldframe.probes.loader import DEFAULT_MEMORY_BYTES
+from coldframe.probes.saved import require_writable
 from coldframe.probes.training import all_logits_of
 from coldframe.store.files import disk_errors, write_bytes
+from coldframe.store.text import path_to_text
 
 CLASSES: Mapping[str, int] = {"verb": 97, "noun": 300}
 ACTIONS = 100  # an annotation, exactly
+_MEMBER = "test.json"
 _BELOW = 1000.0  # under the lowest score of an annotation
 _LEVELS = range(6)
 
@@ -53,6 +56,22 @@ class Challenge:
             f"{self.annotations} annotations, {self.guessed} of them without a clip, for which train's commonest "
             f"classes stand{actions}"
         )
+
+
+def require_challenge_place(path: Path) -> None:
+    """`require_writable` for a challenge file: a file that is there must be one, which the new one replaces.
+
+    Raises:
+        UsageError: it cannot become a file, or holds something else.
+    """
+    require_writable(path)
+    if path.exists():
+        is_ours = zipfile.is_zipfile(path)
+        if is_ours:
+            with zipfile.ZipFile(path) as archive:
+                is_ours = archive.namelist() == [_MEMBER]
+        if not is_ours:
+            raise UsageError(f"{path_to_text(path)} is there already and is no challenge file. Choose another name.")
 
 
 def require_challenge(
@@ -168,5 +187,5 @@ def _zipped(body: bytes) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         # without the present time, so that equal predictions give equal files
-        archive.writestr(zipfile.ZipInfo("test.json", (1980, 1, 1, 0, 0, 0)), body, zipfile.ZIP_DEFLATED)
+        archive.writestr(zipfile.ZipInfo(_MEMBER, (1980, 1, 1, 0, 0, 0)), body, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()

@@ -4,7 +4,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,8 +41,8 @@ def video_text(store: TokenStore, name: str) -> list[str]:
     """
     if name in store.video_columns:
         return [_text(value) for value in store.video_column(name)]
-    if isinstance(store, AnnotatedStore) and name in store.annotation_columns:
-        return _of_annotations(store, name)
+    if is_of_annotations(store, name):
+        return _of_annotations(cast(AnnotatedStore, store), name)
     known = ", ".join(sorted({*store.video_columns, *getattr(store, "annotation_columns", ())}))
     raise UsageError(
         f"the store has no column {name!r} for its videos. Columns: {known}. Labels can also come from a file: "
@@ -60,6 +60,19 @@ def annotation_text(store: AnnotatedStore, name: str) -> list[str]:
         known = ", ".join(store.annotation_columns) or "none: no annotations made its clips"
         raise UsageError(f"the store has no annotation column {name!r}. Columns: {known}.")
     return [_text(value) for value in store.annotation_column(name)]
+
+
+def is_of_annotations(store: TokenStore, name: str) -> bool:
+    """Whether `name` is a column of the annotations that made the store's clips, and none of its videos."""
+    return name not in store.video_columns and isinstance(store, AnnotatedStore) and name in store.annotation_columns
+
+
+def row_text(store: TokenStore, name: str) -> list[str]:
+    """One text a row, of its annotation or of its video, whichever has the column; as `video_text` otherwise."""
+    if is_of_annotations(store, name):
+        return annotation_text(cast(AnnotatedStore, store), name)
+    of_video = video_text(store, name)
+    return [of_video[video] for video in store.column("video").tolist()]
 
 
 def _of_annotations(store: AnnotatedStore, name: str) -> list[str]:

@@ -32,12 +32,11 @@ def listed_rows(store: TokenStore, label: str, manifest: SplitManifest) -> tuple
     chosen = labelled_selection(store, label, manifest.by)
     video = store.column("video").astype(np.int64)[chosen.rows]
     sha256 = video_text(store, "sha256")
-    texts = video_text(store, label)
     known = video_parts(manifest)
     of_videos = {v: sha256[v] for v in np.unique(video).tolist()}
     require_listed(store, of_videos, manifest)
     if manifest.label is not None:
-        require_same_labels(store, of_videos, texts, manifest)
+        require_same_labels(store, of_videos, video_text(store, label), manifest)
 
     used = np.array([known[sha256[v]].part != EXCLUDED for v in video.tolist()], dtype=bool)
     kept = np.flatnonzero(used)

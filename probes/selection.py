@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from coldframe.errors import UsageError
 from coldframe.probes.category import Category
-from coldframe.probes.columns import require_classes, video_text
+from coldframe.probes.columns import is_of_annotations, require_classes, row_text, video_text
 from coldframe.probes.features import TokenStore
 from coldframe.probes.groups import leak_components
 from coldframe.probes.split import MIN_COMPONENTS, components_per_class
@@ -32,7 +32,7 @@ class Selection:
         rows: (n,) int64 rows of the store, ascending.
         labels, components: class and leak component of each of them.
         ok, failed, absent: rows of the store by status.
-        unlabelled: ok rows whose video has no label.
+        unlabelled: ok rows whose video or annotation has no label.
         padded: selected rows with fewer real frames than the encoder takes.
         classes, excluded: counts of the classes in use and of those with fewer than 3 sources.
         file_is_source: whether the source column says no more than the files' digests.
@@ -52,7 +52,7 @@ class Selection:
 
 
 def select_rows(store: TokenStore, label: str, groups: tuple[str, ...]) -> Selection:
-    """Rows of `store` with a value in the video column `label`, grouped by the video columns `groups`.
+    """Rows of `store` with a value in the column `label` of videos or annotations, grouped by the columns `groups`.
 
     Raises:
         UsageError: unknown or unusable column, a used video without a group, or fewer than 2 classes left.
@@ -79,20 +79,21 @@ def labelled_selection(store: TokenStore, label: str, groups: tuple[str, ...]) -
 
     Components are made over all videos, since an unlabelled one can link two labelled ones.
     """
-    label_of_video = video_text(store, label)
+    texts = row_text(store, label)
     group_columns = {name: video_text(store, name) for name in groups}
     sha256 = video_text(store, "sha256")
     ok = store.ok_rows()
     if not len(ok):
         raise UsageError(f"the store {store.name} has no ok rows; nothing can be probed.")
     video = store.column("video").astype(np.int64)
-    labelled = np.array([bool(text) for text in label_of_video])
-    rows = ok[labelled[video[ok]]]
-    used_videos = np.unique(video[rows])
-    require_classes(label, [label_of_video[v] for v in used_videos])
+    rows = ok[np.array([bool(text) for text in texts])[ok]]
+    used_videos, first = np.unique(video[rows], return_index=True)
+    # the windows of a video say one thing; each annotation says a thing of its own
+    told = rows if is_of_annotations(store, label) else rows[first]
+    require_classes(label, [texts[row] for row in told.tolist()])
     require_groups(store, group_columns, used_videos)
 
-    labels = Category.from_text(label_of_video).take(video[rows])
+    labels = Category.from_text(texts).take(rows)
     components = leak_components(group_columns, sha256).take(video[rows])
     status = store.column("status")
     return Selection(

@@ -13,7 +13,10 @@ from coldframe.errors import StoreError, UsageError
 from coldframe.probes.actions import ActionRows, divide_actions, make_tasks, select_actions
 from coldframe.probes.category import Category
 from coldframe.probes.columns import video_text
+from coldframe.probes.linear import linear_probe
+from coldframe.probes.listed import listed_rows
 from coldframe.probes.make_split import make_split
+from coldframe.probes.selection import labelled_selection
 from coldframe.probes.split_manifest import SplitManifest, read_manifest
 from coldframe.store import Store, create_store, open_store
 from tests.probes.stores import action_store, class_store
@@ -155,3 +158,29 @@ def test_actions_without_a_label_are_left_out_and_counted(tmp_path: Path) -> Non
     assert not len(other.ok_rows())
     with pytest.raises(UsageError, match="no ok row"):
         select_actions(open_store(tmp_path / "t.zarr"), COLUMNS, ("source",))
+
+
+def test_readouts_of_one_label_take_annotations_row_by_row(store: Store) -> None:
+    texts = [str(text) for text in store.annotation_column("verb_class")]
+    chosen = labelled_selection(store, "verb_class", ("source",))
+    named = [chosen.labels.names[code] for code in chosen.labels.codes]
+    assert named == [texts[row] for row in chosen.rows]
+    video = store.column("video")[chosen.rows]
+    assert any(len(set(np.array(named)[video == one])) > 1 for one in set(video.tolist()))  # else this shows nothing
+    for count in chosen.classes:
+        mine = np.array(named) == count.name
+        assert (count.rows, count.sources) == (mine.sum(), len(set(video[mine].tolist())))
+    report = linear_probe(store, label="verb_class", features="mean")
+    assert sum(report.results[0].part_rows.values()) == len(report.selection.rows)
+
+
+def test_a_split_without_labels_serves_annotations(store: Store) -> None:
+    manifest = make_split(store)
+    selection, (split,) = listed_rows(store, "verb_class", manifest)
+    texts = [str(text) for text in store.annotation_column("verb_class")]
+    names = selection.labels.names
+    assert [names[code] for code in selection.labels.codes] == [texts[row] for row in selection.rows]
+    parts = {one.sha256: one.part for one in manifest.videos}
+    sha256 = video_text(store, "sha256")
+    for part, rows in split.parts().items():
+        assert {parts[sha256[store.column("video")[selection.rows[row]]]] for row in rows} == {part}

@@ -144,6 +144,11 @@ def test_the_command_writes_it_and_names_words_that_are_no_numbers(stores: tuple
     assert words.exit_code == 2
     assert "'P0" in words.output
     assert "is no class number of the challenge; allowed are 0 to 96" in words.output
-    part = run(train, "--verb", "verb_class", *quick, *out[:2])
+    (tmp_path / "o.zip").write_bytes(b"a thesis")
+    over = run(train, "--verb", "verb_class", "--noun", "noun_class", *quick, *out)
+    assert over.exit_code == 2
+    assert "is no challenge file" in over.output
+    assert (tmp_path / "o.zip").read_bytes() == b"a thesis"
+    part = run(train, "--verb", "verb_class", *quick, "--challenge", tmp_path / "p.zip")
     assert part.exit_code == 2
     assert "belong together" in part.output
