@@ -16,6 +16,7 @@ from coldframe.serve.edit_list import require_plain_edits
 from coldframe.serve.field_pairs import FieldPairs, field_pairs
 from coldframe.serve.integrity import find_damaged
 from coldframe.serve.mp4_boxes import frames_in_fragments
+from coldframe.serve.sample_descriptions import has_other_codec
 from coldframe.serve.sample_times import require_sample_times
 from coldframe.store.schema import Flag
 
@@ -112,8 +113,8 @@ def read_packets(path: str) -> tuple[StreamFacts, Packets]:
     """The video stream of `path` and all its packets.
 
     Raises:
-        VideoError: `no_video`, `no_frames`, `limit`, and what `open_container`, `require_sample_times` and
-            `require_plain_edits` raise.
+        VideoError: `no_video`, `no_frames`, `limit`, and what `open_container`, `require_sample_times`,
+            `require_plain_edits` and `has_other_codec` raise.
     """
     with open_container(path) as container:
         streams = video_streams(container)
@@ -145,7 +146,8 @@ def read_packets(path: str) -> tuple[StreamFacts, Packets]:
     if "mov" in about.container_format.split(","):
         require_plain_edits(path, stream_id)
         require_sample_times(path, stream_id)
-        lacks_some = frames_in_fragments(path, stream_id) > int(np.sum(~packets.hidden))
+        lacks_some = has_other_codec(path, stream_id, about.codec)
+        lacks_some |= frames_in_fragments(path, stream_id) > int(np.sum(~packets.hidden))
         about = replace(about, is_short=about.is_short or lacks_some)
     damaged = find_damaged(path, about.container_format, stream_index=about.index, stream_id=stream_id, pos=packets.pos)
     packets = replace(packets, damaged=damaged)
