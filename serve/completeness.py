@@ -11,6 +11,9 @@ from typing import BinaryIO
 from coldframe.serve import transport_stream
 from coldframe.serve.matroska import segment_end
 
+_ASF_FILE_PROPERTIES = bytes.fromhex("A1DCAB8C47A9CF118EE400C00C205365")
+_ASF_HEAD_BYTES = 1 << 16
+
 
 def is_cut_short(path: str, container_format: str) -> bool | None:
     """True if `path` ends before its outermost structure does, False if not, None if the format promises
@@ -31,6 +34,8 @@ def is_cut_short(path: str, container_format: str) -> bool | None:
             return _riff_end(file) > size + 1  # the last chunk's padding byte is often left out
         if "mpegts" in names:
             return True if _has_partial_packet(file, size) else None
+        if "asf" in names:
+            return _asf_end(file, size) > size
         if "flv" in names:
             return not _ends_with_tag_size(file, size)
     return None
@@ -56,6 +61,15 @@ def _last_box_end(file: BinaryIO, size: int) -> int:
 def _riff_end(file: BinaryIO) -> int:
     head = file.read(8)
     return int.from_bytes(head[4:8], "little") + 8
+
+
+def _asf_end(file: BinaryIO, size: int) -> int:
+    """The file's size by its file properties (Advanced Systems Format, 3.2); `size` for a recording that goes on."""
+    head = file.read(_ASF_HEAD_BYTES)
+    at = head.find(_ASF_FILE_PROPERTIES)
+    if at < 0 or len(head) < at + 89 or head[at + 88] & 1:
+        return size
+    return int.from_bytes(head[at + 40 : at + 48], "little")
 
 
 def _has_partial_packet(file: BinaryIO, size: int) -> bool:

@@ -3,10 +3,10 @@
 import hashlib
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from coldframe.errors import MissingDependency, VideoError
 from coldframe.serve.heartbeat import beat
@@ -14,6 +14,7 @@ from coldframe.serve.mp4_boxes import why_unfinished
 
 if TYPE_CHECKING:
     from av.container import InputContainer
+    from av.packet import Packet
     from av.video.stream import VideoStream
 
 # FFmpeg's demuxer names. Left out on purpose: concat, hls, dash, sdp and image2 open further files or
@@ -96,6 +97,26 @@ def video_streams(container: "InputContainer") -> list["VideoStream"]:
     if not found:
         raise VideoError("no_video", "The file has no video stream that can be decoded; cover pictures do not count.")
     return found
+
+
+def demuxed(container: "InputContainer", streams: Sequence["VideoStream"]) -> Iterator["Packet[Any]"]:
+    """Packets of `streams` in file order, those without data left out.
+
+    Raises:
+        FFmpegError: the demuxer cannot go on.
+    """
+    packets = container.demux(*streams)
+    while True:
+        try:
+            packet = next(packets)
+        except StopIteration:
+            return
+        except IndexError:  # PyAV's answer to a stream that begins later in the file, of which it has the first packet
+            packets = container.demux(*streams)
+            continue
+        beat()
+        if packet.size:
+            yield packet
 
 
 def require_pixels(width: int, height: int) -> None:

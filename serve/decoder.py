@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from coldframe.serve.container import MAX_PIXELS, pyav
+from coldframe.serve.container import MAX_PIXELS, demuxed, pyav
 from coldframe.serve.field_pairs import field_pairs
-from coldframe.serve.heartbeat import beat
 from coldframe.serve.packets import MAX_FRAMES
 
 if TYPE_CHECKING:
@@ -65,6 +64,11 @@ class Landing:
 def refers_to_others(frame: "VideoFrame") -> bool:
     """True if `frame` is no key frame; False as well where the decoder does not tell."""
     return not frame.key_frame and frame.pict_type not in (_NO_KIND, _I_PICTURE)
+
+
+def tells_kind(frame: "VideoFrame") -> bool:
+    """False for decoders that do not say whether a frame refers to others; all of them are old."""
+    return frame.key_frame or frame.pict_type != _NO_KIND
 
 
 class Decoder:
@@ -183,15 +187,14 @@ class Decoder:
             yield held
 
     def _packets(self) -> Iterator["Packet[VideoStream]"]:
-        packets = self._container.demux(self._stream)
+        # Empty packets are left out: they would tell the decoder that the stream has ended.
+        packets = demuxed(self._container, [self._stream])
         while True:
             try:
                 packet = next(packets)
             except (StopIteration, self._error):  # a demuxer that cannot go on: the stream ends here
                 return
-            beat()
-            if packet.size:  # an empty packet would tell the decoder that the stream has ended
-                yield packet
+            yield packet
 
     def _decode(self, name: int, parts: "Parts") -> tuple[list["VideoFrame"], bool]:
         """Frames that came out, and whether damage was reported."""

@@ -59,6 +59,8 @@ class FieldPairs:
     def joins(self, packet: "Packet[Any]") -> bool:
         """True if the next packet in order, `packet`, belongs to the frame that the one before it began."""
         reads = self._references is not None or packet.is_keyframe or self._reader.may_have_fields
+        if packet.is_keyframe and packet.has_sidedata("new_extradata"):
+            self._reader.take_settings(bytes(packet.get_sidedata("new_extradata")))
         picture = self._reader.read(bytes(packet)) if reads else Picture()
         number, before = self._count, self._last
         if self._references is not None:

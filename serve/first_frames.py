@@ -7,7 +7,7 @@ import numpy as np
 
 from coldframe.errors import VideoError
 from coldframe.serve.container import open_container, require_pixels
-from coldframe.serve.decoder import Decoder, refers_to_others
+from coldframe.serve.decoder import Decoder, refers_to_others, tells_kind
 from coldframe.serve.orientation import orientation
 from coldframe.serve.packets import Packets, StreamFacts
 from coldframe.store.schema import Flag
@@ -29,7 +29,7 @@ class FirstFrames:
         names: pts, or packet numbers, in output order. By number, packets given up keep their place.
         good: how many of `names` there are up to the last frame that did come out.
         lost: names of packets that were given up after the first frame.
-        has_false_keys: the container calls a frame a key frame that refers to others.
+        has_sure_keys: the container calls no frame a key frame that refers to others, and the decoder would tell.
         complete: the stream ended before as many frames as asked for were out.
         width, height: of the first frame in pixels, before rotation.
         rotation: of the first frame in degrees clockwise.
@@ -40,7 +40,7 @@ class FirstFrames:
     names: list[int]
     good: int
     lost: frozenset[int]
-    has_false_keys: bool
+    has_sure_keys: bool
     complete: bool
     width: int
     height: int
@@ -65,7 +65,7 @@ def decode_first(path: str, stream: StreamFacts, packets: Packets, *, at_most: i
     """
     names: list[int] = []
     lost: set[int] = set()
-    count, good, has_false_keys = 0, 0, False
+    count, good, has_sure_keys = 0, 0, True
     keys = packets.key_names(by_number=by_number)
     first: VideoFrame | None = None
     flags = Flag(0)
@@ -86,7 +86,7 @@ def decode_first(path: str, stream: StreamFacts, packets: Packets, *, at_most: i
                 require_pixels(frame.width, frame.height)
                 first = frame
             flags |= Flag.INTERLACED if frame.interlaced_frame else Flag(0)
-            has_false_keys |= name in keys and refers_to_others(frame)
+            has_sure_keys &= tells_kind(frame) and not (name in keys and refers_to_others(frame))
             count, good = count + 1, len(names)
             if count == at_most:
                 break
@@ -98,7 +98,7 @@ def decode_first(path: str, stream: StreamFacts, packets: Packets, *, at_most: i
             names=names,
             good=good,
             lost=frozenset(lost),
-            has_false_keys=has_false_keys,
+            has_sure_keys=has_sure_keys or video.codec_context.codec.intra_only,
             complete=count < at_most,
             width=first.width,
             height=first.height,

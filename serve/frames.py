@@ -56,7 +56,8 @@ def read_frames(
             next wanted frame is answered. Place p lies behind frame p - 1, and at or before frame p.
 
     Errors that are answered: `decode_error` (damage at or before the frame, or the decoder gave nothing),
-    `frame_mismatch` (the decoder's order contradicts the index), `limit`, and those of opening the file.
+    `frame_mismatch` (the decoder's order contradicts the index, here or since the last key frame), `limit`, and
+    those of opening the file.
 
     Raises:
         UsageError: `wanted` is not increasing or out of range.
@@ -79,6 +80,10 @@ def _answers(
         except VideoError as error:
             for number in numbers[reader.answered :].tolist():
                 yield number, error
+
+
+class _OutOfOrder(VideoError):
+    """Pictures come out in another order than their times; they may bear each other's names."""
 
 
 class _Reader:
@@ -115,21 +120,43 @@ class _Reader:
     def answers(self) -> Iterator[Answer]:
         """Answer every wanted frame."""
         self._start_from_file()
+        mismatch, trusted_from = None, 0
         for wanted in self._numbers:
-            key = self._key_before(wanted)
-            if key >= 0 and self._first_number_of(key) - self._latest > SEEK_GAIN_FRAMES:
-                self._start_from_key(key, wanted)
-            frame = self._advance(wanted)
-            while frame is None and self._key >= 0 and (self._seen < 0 or not self._is_second_try):
-                # The key frame was not where it should be, or the decoder needs more than this key frame.
-                # In a run from an earlier one, only damage keeps a frame from coming out.
-                self._start_earlier(wanted)
-                frame = self._advance(wanted)
-            picture = self._gave_nothing(wanted) if frame is None else self._picture(frame)
-            frame = None
+            picture: NDArray[np.uint8] | VideoError
+            if mismatch is None or wanted >= trusted_from:
+                try:
+                    frame = self._find(wanted)
+                    picture = self._gave_nothing(wanted) if frame is None else self._picture(frame)
+                    frame = None
+                except _OutOfOrder as error:
+                    mismatch, picture = error, error
+                    trusted_from = self._next_key_number()
+                    self._reset(-1)
+            else:
+                picture = mismatch
             self.answered += 1
             yield wanted, picture
             del picture  # two pictures alive at once would cost a page fault for every 4 KB of each
+
+    def _find(self, wanted: int) -> "VideoFrame | None":
+        key = self._key_before(wanted)
+        if key >= 0 and (self._run is None or self._first_number_of(key) - self._latest > SEEK_GAIN_FRAMES):
+            self._start_from_key(key, wanted)
+        frame = self._advance(wanted)
+        while frame is None and self._key >= 0 and (self._seen < 0 or not self._is_second_try):
+            # The key frame was not where it should be, or the decoder needs more than this key frame.
+            # In a run from an earlier one, only damage keeps a frame from coming out.
+            self._start_earlier(wanted)
+            frame = self._advance(wanted)
+        return frame
+
+    def _next_key_number(self) -> int:
+        """Number of the first key frame behind what came out; `_END` if there is none, or no seek."""
+        if not self._index.seekable:
+            return _END
+        latest = min(max(self._seen, self._latest), len(self._index) - 1)
+        behind = int(np.searchsorted(self._index.key_pts[self._keys], self._index.pts[latest], side="right"))
+        return self._first_number_of(behind) if behind < len(self._keys) else _END
 
     @property
     def _latest(self) -> int:
@@ -140,13 +167,13 @@ class _Reader:
         """The frame `wanted`, or None if the run went past it.
 
         Raises:
-            VideoError: `frame_mismatch` if frames come out in another order than the index has them.
+            _OutOfOrder: frames come out in another order than the index has them.
         """
         while self._latest < wanted:
             self._seen = self._latest
             self._held = self._next()
             if self._held[0] <= self._seen:
-                raise VideoError(
+                raise _OutOfOrder(
                     "frame_mismatch",
                     f"The decoder gave frame {self._held[0]} after frame {self._seen}: "
                     "the file's timestamps contradict its pictures.",

@@ -52,7 +52,7 @@ class PictureReader:
         self._sequences: dict[int, _Sequence] = {}
         self._sequence_of: dict[int, int] = {}  # by picture parameter set
         self._length_bytes = 0  # in front of each unit; 0 where start codes separate them
-        self._open(extradata or b"")
+        self.take_settings(extradata or b"")
 
     def read(self, data: bytes) -> Picture:
         """The picture in a packet, by its first slice; of fields, which of them the packet holds."""
@@ -71,7 +71,8 @@ class PictureReader:
             return Picture()
         return first if first.fields == fields else replace(first, fields=fields)
 
-    def _open(self, extradata: bytes) -> None:
+    def take_settings(self, extradata: bytes) -> None:
+        """Parameter sets outside packets: start codes and all, or an avcC box."""
         if extradata[:1] != b"\1" or len(extradata) < 7:
             self.read(extradata)
             return

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import VideoError
-from coldframe.serve.container import open_container, pyav, require_pixels, video_streams
+from coldframe.serve.container import demuxed, open_container, pyav, require_pixels, video_streams
 from coldframe.serve.edit_list import require_plain_edits
 from coldframe.serve.field_pairs import FieldPairs, field_pairs
-from coldframe.serve.heartbeat import beat
 from coldframe.serve.integrity import find_damaged
 from coldframe.serve.mp4_boxes import frames_in_fragments
+from coldframe.serve.sample_descriptions import has_other_codec
 from coldframe.serve.sample_times import require_sample_times
 from coldframe.store.schema import Flag
 
@@ -113,8 +113,8 @@ def read_packets(path: str) -> tuple[StreamFacts, Packets]:
     """The video stream of `path` and all its packets.
 
     Raises:
-        VideoError: `no_video`, `no_frames`, `limit`, and what `open_container`, `require_sample_times` and
-            `require_plain_edits` raise.
+        VideoError: `no_video`, `no_frames`, `limit`, and what `open_container`, `require_sample_times`,
+            `require_plain_edits` and `has_other_codec` raise.
     """
     with open_container(path) as container:
         streams = video_streams(container)
@@ -139,16 +139,16 @@ def read_packets(path: str) -> tuple[StreamFacts, Packets]:
             reorders=bool(codec.has_b_frames),
             rates=tuple(rate for rate in rates if rate),
             promised_s=_promised_seconds(container, stream),
-            is_short=has_failed,
+            is_short=has_failed or _goes_on_elsewhere(stream, streams, found),
             flags=flags,
         )
         stream_id = stream.id
     if "mov" in about.container_format.split(","):
         require_plain_edits(path, stream_id)
         require_sample_times(path, stream_id)
-        about = replace(
-            about, is_short=has_failed or frames_in_fragments(path, stream_id) > int(np.sum(~packets.hidden))
-        )
+        lacks_some = has_other_codec(path, stream_id, about.codec)
+        lacks_some |= frames_in_fragments(path, stream_id) > int(np.sum(~packets.hidden))
+        about = replace(about, is_short=about.is_short or lacks_some)
     damaged = find_damaged(path, about.container_format, stream_index=about.index, stream_id=stream_id, pos=packets.pos)
     packets = replace(packets, damaged=damaged)
     return about, packets if fields is None else packets.of_frames(fields)
@@ -159,6 +159,21 @@ def _preference(stream: "VideoStream", packets: Packets) -> tuple[bool, bool, in
     codec = stream.codec_context
     default = bool(stream.disposition & pyav().stream.Disposition.default)
     return len(packets) > 1, default, codec.width * codec.height, -stream.index
+
+
+def _goes_on_elsewhere(chosen: "VideoStream", streams: list["VideoStream"], found: Mapping[int, Packets]) -> bool:
+    """True if another stream of pictures begins about where the chosen one ends, or the other way round."""
+    spans = {}
+    for stream in streams:
+        times = found[stream.index].dts[found[stream.index].dts != NO_PTS]
+        if len(times) > 1 and stream.time_base:
+            spans[stream.index] = (int(times.min()) * stream.time_base, int(times.max()) * stream.time_base)
+    if chosen.index not in spans:
+        return False
+    begin, end = spans.pop(chosen.index)
+    return any(
+        10 * (min(end, last) - max(begin, first)) <= min(end - begin, last - first) for first, last in spans.values()
+    )
 
 
 def _promised_seconds(container: "InputContainer", stream: "VideoStream") -> float:
@@ -176,7 +191,7 @@ def _demux(
     ffmpeg_error = pyav().FFmpegError
     rows = {stream.index: array("q") for stream in streams}
     hides = {stream.index: stream.codec_context.codec.canonical_name == "vp8" for stream in streams}
-    packets, has_failed = container.demux(*streams), False
+    packets, has_failed = demuxed(container, streams), False
     while True:
         try:
             packet = next(packets)
@@ -185,9 +200,6 @@ def _demux(
         except ffmpeg_error:
             has_failed = True
             break
-        beat()
-        if packet.size == 0:
-            continue
         fields = pairs[packet.stream_index]
         if fields is not None:
             fields.joins(packet)

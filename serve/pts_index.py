@@ -136,10 +136,19 @@ def _needs_decoding(packets: Packets, stream: StreamFacts) -> bool:
     rank = np.argsort(np.argsort(pts))
     if np.abs(rank - np.arange(len(rank))).max() > _REORDER_LIMIT:
         return True
-    if not stream.reorders:
+    if _invents_times(packets, stream):
+        return True
+    return stream.reorders and bool((np.diff(pts) > 0).all())  # an MP4 without ctts gives decoding times
+
+
+def _invents_times(packets: Packets, stream: StreamFacts) -> bool:
+    """True if the demuxer made presentation times up: AVI has none, only an even row of chunks.
+
+    Without B-frames these are times as well, unless FFmpeg thinks of a delay and takes the next chunk's for them.
+    """
+    if stream.container_format != "avi":
         return False
-    # B-frames, but AVI has no presentation times at all, and an MP4 without ctts gives decoding times.
-    return stream.container_format == "avi" or bool((np.diff(pts) > 0).all())
+    return stream.reorders or len(np.unique(packets.pts - packets.dts)) > 1
 
 
 def _restarts(pts: NDArray[np.int64], stream: StreamFacts) -> bool:
@@ -162,7 +171,7 @@ def _index_by_decoding(path: str, stream: StreamFacts, packets: Packets, cut: bo
     names = np.array(every.names[: every.good] if cut else every.names, dtype=np.int64)
     order = names[names < len(packets)]
     flags = Flag.TRUNCATED if cut or stream.is_short else Flag(0)
-    invented = stream.container_format == "avi" and stream.reorders  # by the demuxer, from decoding times
+    invented = _invents_times(packets, stream)
     if stream.reorders and (invented or not orders_pictures(packets, reorders=True)):
         lost = every.lost | ({len(packets) - 1} if cut else set())
         packets, order = without_torn_groups(packets, order, lost)
@@ -239,7 +248,7 @@ def _finish(
         key_pts=packets.pts[keys],
         key_seek=packets.dts[keys] if by_dts else packets.pts[keys],
         key_bytes=packets.bytes[keys],
-        seekable=not (synthesised or first.has_false_keys) and stream.container_format not in _NEVER_SEEK,
+        seekable=not synthesised and first.has_sure_keys and stream.container_format not in _NEVER_SEEK,
         waits_for_key=packets.has_keys,
         frame_duration=duration,
         codec=stream.codec,

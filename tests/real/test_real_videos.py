@@ -64,7 +64,7 @@ GOOD: dict[str, tuple[str, tuple[int, int], int, float, Flag]] = {
     "hachoir/flashmob.mkv": ("h264", (288, 384), 446, 25, UNTAGGED),
     "hachoir/breakdance.flv": ("flv1", (240, 320), 43, 23.44, UNTAGGED | CUT | UNEVEN),
     "hachoir/sample.ts": ("mpeg2video", (576, 720), 1, 25, Flag.INTERLACED | SAR | UNTAGGED | CUT),
-    "hachoir/matrix_ping_pong.wmv": ("wmv1", (150, 200), 44, 15, UNTAGGED),
+    "hachoir/matrix_ping_pong.wmv": ("wmv1", (150, 200), 43, 15, UNTAGGED | CUT),
     "hachoir/10min.mkv": ("h264", (288, 384), 600, 1, UNTAGGED),
     "pd-extendedview/diver.mov": ("mjpeg", (480, 640), 351, 25, Flag(0)),
     "vide/ocean.mp4": ("h264", (720, 1280), 240, 24, UNTAGGED),

@@ -10,6 +10,7 @@ FORMATS = {
     "mkv": ("matroska,webm", {}, False),
     "avi": ("avi", {}, False),
     "flv": ("flv", {}, False),
+    "asf": ("asf", {}, False),
     "ts": ("mpegts", {}, None),
 }
 

@@ -64,6 +64,15 @@ def test_lies_that_begin_late_give_no_wrong_picture(tmp_path: Path, name: str) -
     assert name == "c.mkv" or "decode_error" not in apart  # HEVC between two open groups
 
 
+def test_decoders_that_do_not_tell_what_a_picture_is_get_no_seek(tmp_path: Path) -> None:
+    # Packets of this encoder are all called key frames, and none of its frames says that it refers to others.
+    path = write_video(tmp_path / "a.mov", COUNT, codec="rpza", pixels="rgb555le", options={"g": "12"})
+    assert not build_index(str(path)).seekable
+    assert numbers(path, apart=True) == list(range(COUNT))
+    intra = write_video(tmp_path / "b.mov", 9, codec="v210", pixels="yuv422p10le", options={})
+    assert build_index(str(intra)).seekable
+
+
 def test_dali_does_not_start_from_such_frames(tmp_path: Path) -> None:
     path = marked(tmp_path / "i.mp4", lambda number: True)
     refused = examine(str(path), build_index(str(path)), device="gpu", size=32)

@@ -5,9 +5,13 @@ from pathlib import Path
 import av
 import pytest
 
+from coldframe.errors import VideoError
 from coldframe.serve.damage import Damage
+from coldframe.serve.frames import read_frames
+from coldframe.serve.pts_index import build_index
 from coldframe.serve.transport_stream import layout, packet_loss
-from tests.barcode import write_video
+from coldframe.store.schema import Flag
+from tests.barcode import read_number, write_video
 
 PID, STEP = 256, 188
 
@@ -110,3 +114,18 @@ def test_losses_are_found_in_any_place_of_a_long_file(
         data = whole[: places[number]] + whole[places[number] + STEP :]
         (loss,) = losses(tmp_path, data)
         assert loss.start == places[number - 1] + 1
+
+
+@pytest.mark.parametrize("program", [1, 2], ids=["another_pid", "another_program"])
+def test_pictures_that_go_on_elsewhere_are_not_all(tmp_path: Path, program: int) -> None:
+    # Tables that change in mid-file, as between two broadcasts: the first stream is read, and is not the whole.
+    first = write_video(tmp_path / "a.ts", 40)
+    tables = {"mpegts_start_pid": "0x200", "mpegts_service_id": str(program), "output_ts_offset": "1.33333"}
+    tables |= {"mpegts_pmt_start_pid": "0x1100"} if program == 2 else {}
+    second = write_video(tmp_path / "b.ts", 40, first=40, muxer=tables)
+    path = tmp_path / "both.ts"
+    path.write_bytes(first.read_bytes() + second.read_bytes())
+    index = build_index(str(path))
+    answers = read_frames(str(path), index, range(len(index)))
+    assert [None if isinstance(frame, VideoError) else read_number(frame) for _, frame in answers] == list(range(40))
+    assert program == 2 or Flag.TRUNCATED in index.flags  # FFmpeg does not know a second program as pictures
