@@ -4,11 +4,9 @@ import csv
 import io
 import json
 import os
-import shutil
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -18,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import MissingDependency, UsageError
-from coldframe.store.files import TEMPORARY, disk_errors
+from coldframe.store.files import disk_errors
 from coldframe.store.schema import Flag, Status, StorageDtype
 from coldframe.store.store import Store
 from coldframe.store.text import path_to_text, text_to_path
+from coldframe.workplace import workplace
 
 Target = Literal["npy", "parquet", "webdataset", "lance"]
 TARGETS: tuple[Target, ...] = get_args(Target)
@@ -71,27 +70,20 @@ def convert(
     """
     _check(store, target, out, patches)
     advance = on_rows or (lambda count: None)
-    with disk_errors("write", out), _whole_folder(out) as folder:
-        if target == "npy":
-            return _to_npy(store, folder, advance)
-        if target == "parquet":
-            return _to_parquet(store, folder, advance)
-        if target == "lance":
-            return _to_lance(store, folder, advance)
-        return _to_webdataset(store, folder, patches, advance)
-
-
-@contextmanager
-def _whole_folder(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that takes its name when all is written, since half of a conversion looks like a whole."""
-    folder = out.with_name(f"{out.name}{TEMPORARY}-{os.getpid()}")
-    folder.mkdir(parents=True)
-    try:
-        yield folder
-        folder.rename(out)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    with disk_errors("write", out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        # half of a conversion looks like a whole one
+        with workplace(out, prefix=f".{out.name}.partial-") as partial:
+            if target == "npy":
+                done = _to_npy(store, partial, advance)
+            elif target == "parquet":
+                done = _to_parquet(store, partial, advance)
+            elif target == "lance":
+                done = _to_lance(store, partial, advance)
+            else:
+                done = _to_webdataset(store, partial, patches, advance)
+            partial.rename(out)
+    return done
 
 
 def _check(store: Store, target: Target, out: Path, patches: bool) -> None:
