@@ -59,7 +59,7 @@ def convert(
         target: `npy`, one float32 array (clips, dim) a video and `index.csv`, for tools that work on whole videos, so
             only videos whose rows are all ok; `parquet`, one row a clip with its [CLS] vector; `lance`, the same as a
             Lance dataset; `webdataset`, tar files with `.cls.npy`, `.patch.npy` and `.json` members a clip, and
-            `.frame_cls.npy` (time, dim) where the store keeps one vector a frame.
+            `.frame_cls.npy` (time, dim) where the store keeps one vector a frame; without `.cls.npy` where it has no [CLS].
         out: folder to make.
         patches: also write patch tokens, in the stored type, or in float32 where that is int8; `webdataset` only.
         on_rows: called with the number of rows just written.
@@ -93,6 +93,10 @@ def _check(store: Store, target: Target, out: Path, patches: bool) -> None:
         raise UsageError(f"Patch tokens do not fit into {target}. Use --to webdataset.")
     if patches and not store.geometry.keeps_patches:
         raise UsageError(f"{store.name} has no patch tokens (tokens: {store.recipe.tokens}).")
+    if not (store.geometry.has_cls or patches):
+        raise UsageError(
+            f"{store.name} has no [CLS] tokens (tokens: {store.recipe.tokens}). Use --to webdataset --patches."
+        )
     if not len(store.ok_rows()):
         raise UsageError(f"{store.name} has no row that is ok.")
     if target == "npy" and not len(_whole_videos(store)):
@@ -225,7 +229,8 @@ def _to_webdataset(store: Store, out: Path, patches: bool, advance: Callable[[in
     for start in range(0, len(rows), rows_a_shard):
         with tarfile.open(out / f"clips-{shards:06d}.tar", "w") as tar:
             for row in rows[start : start + rows_a_shard].tolist():
-                _add(tar, f"{row:09d}.cls.npy", _npy(store.cls([row])[0]))
+                if geometry.has_cls:
+                    _add(tar, f"{row:09d}.cls.npy", _npy(store.cls([row])[0]))
                 if geometry.has_frame_cls:
                     _add(tar, f"{row:09d}.frame_cls.npy", _npy(store.frame_cls([row])[0]))
                 if patches:
