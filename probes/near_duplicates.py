@@ -155,9 +155,10 @@ def _thinned(video: NDArray[np.int64], limit: int) -> NDArray[np.int64]:
 
 def _centred_unit(features: NDArray[np.float32]) -> NDArray[np.float32]:
     centred = features - features.mean(axis=0, dtype=np.float64).astype(np.float32)
-    lengths = np.linalg.norm(centred, axis=1, keepdims=True)
-    unit: NDArray[np.float32] = np.divide(centred, lengths, out=np.zeros_like(centred), where=lengths > 0)
-    return unit
+    # squares in float64: those of very large or small features leave float32, and no copy would be found
+    lengths = np.sqrt(np.einsum("nd,nd->n", centred, centred, dtype=np.float64))[:, None]
+    unit: NDArray[np.float64] = np.divide(centred, lengths, out=np.zeros(centred.shape), where=lengths > 0)
+    return unit.astype(np.float32)
 
 
 def _threshold(unit: NDArray[np.float32], component: NDArray[np.int64]) -> float | None:

@@ -173,6 +173,8 @@ def _plan_text(plan: Plan, found: Estimate, inputs: Inputs, bundle: Bundle, left
         f"videos    {found.videos}, {found.failed_videos} unusable, {found.video_seconds:.1f} s usable",
         f"clips     {found.clips} of {plan.recipe.frames} frames at {plan.recipe.fps:g} fps",
     ]
+    if found.copies:
+        lines.insert(2, f"copies    {found.copies} more files hold the bytes of one of these and share its rows")
     lines += annotation_lines(plan, left_out) if left_out else []
     for tier, size in found.tier_bytes.items():
         lines.append(f"tokens    {tier:<10}{size_to_text(size)}{'  <- chosen' if tier == plan.recipe.tokens else ''}")

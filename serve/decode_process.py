@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any, TypeVar
@@ -113,7 +114,7 @@ class DecodeProcess:
         self._connection, far_end = multiprocessing.Pipe()
         # daemon: ended, not waited for, when this process exits
         self._process = _context.Process(target=_serve, args=(far_end,), daemon=True, name="decode")
-        with _start_lock, _without_main():
+        with _start_lock, _without_main(), without_interrupt():
             self._process.start()
         far_end.close()
 
@@ -179,6 +180,20 @@ def _without_main() -> Iterator[None]:
         yield
     finally:
         sys.modules["__main__"] = main
+
+
+@contextmanager
+def without_interrupt() -> Iterator[None]:
+    """Start processes with Ctrl-C blocked: it reaches the whole group, and is this process's to answer.
+
+    Anything else would answer it with a traceback, and the fork server imports for a second.
+    """
+    resource_tracker.ensure_running()  # before, because it unblocks the signal when it starts
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve(connection: Connection) -> None:

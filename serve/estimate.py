@@ -1,5 +1,6 @@
 """Estimates before a run: rows, bytes of each token tier, and hours from a short calibration."""
 
+import json
 import time
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -26,6 +27,7 @@ class Estimate:
 
     Attributes:
         videos, failed_videos, clips, failed_clips: counts.
+        copies: further files whose bytes are those of one of the videos, and which share its rows.
         video_seconds: summed length of the usable videos.
         tier_bytes: bytes that the tokens of all rows take, by tier that the encoder and the storage type can give.
         decode_seconds_per_clip, encode_seconds_per_clip: medians of a few clips on this machine; None if no clip can
@@ -37,6 +39,7 @@ class Estimate:
     failed_videos: int
     clips: int
     failed_clips: int
+    copies: int
     video_seconds: float
     tier_bytes: dict[str, int]
     decode_seconds_per_clip: float | None
@@ -59,6 +62,7 @@ def estimate(plan: Plan, bundle: Bundle, *, backend: Backend | GpuBackend, devic
         failed_videos=int((~usable).sum()),
         clips=len(plan.clips),
         failed_clips=len(plan.clips) - todo,
+        copies=sum(len(json.loads(paths)) for paths in plan.videos.duplicates),
         video_seconds=float(np.nansum(plan.videos.frames[usable] / plan.videos.fps[usable])),
         tier_bytes=_tier_bytes(plan, bundle),
         decode_seconds_per_clip=decode,

@@ -6,7 +6,6 @@ A worker takes its next unit as soon as its decoder is free, so that decoding ru
 import multiprocessing
 import os
 import queue
-import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -18,6 +17,7 @@ from multiprocessing.queues import Queue
 from multiprocessing.sharedctypes import Synchronized
 
 from coldframe.errors import ColdframeError
+from coldframe.serve.decode_process import without_interrupt
 from coldframe.serve.stages import StageSeconds
 from coldframe.serve.unit import RunnerSettings, UnitRunner
 
@@ -101,12 +101,9 @@ def _run_in_pool(
 
 
 def _submit(pool: ProcessPoolExecutor, workers: int) -> set[Future[StageSeconds]]:
-    """Start the pool's processes with Ctrl-C blocked: it reaches the whole group, and is this process's to answer."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
+    """Start the pool's processes."""
+    with without_interrupt():
         return {pool.submit(_run_shared) for _ in range(workers)}
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _drain(progress: "Queue[int]", on_clips: Callable[[int], object]) -> None:

@@ -4,11 +4,9 @@ import csv
 import io
 import json
 import os
-import shutil
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -18,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import MissingDependency, UsageError
-from coldframe.store.files import TEMPORARY, disk_errors
+from coldframe.store.files import disk_errors
 from coldframe.store.schema import Flag, Status, StorageDtype
 from coldframe.store.store import Store
 from coldframe.store.text import path_to_text, text_to_path
+from coldframe.workplace import workplace
 
 Target = Literal["npy", "parquet", "webdataset", "lance"]
 TARGETS: tuple[Target, ...] = get_args(Target)
@@ -60,7 +59,7 @@ def convert(
         target: `npy`, one float32 array (clips, dim) a video and `index.csv`, for tools that work on whole videos, so
             only videos whose rows are all ok; `parquet`, one row a clip with its [CLS] vector; `lance`, the same as a
             Lance dataset; `webdataset`, tar files with `.cls.npy`, `.patch.npy` and `.json` members a clip, and
-            `.frame_cls.npy` (time, dim) where the store keeps one vector a frame.
+            `.frame_cls.npy` (time, dim) where the store keeps one vector a frame; without `.cls.npy` where it has no [CLS].
         out: folder to make.
         patches: also write patch tokens, in the stored type, or in float32 where that is int8; `webdataset` only.
         on_rows: called with the number of rows just written.
@@ -71,27 +70,20 @@ def convert(
     """
     _check(store, target, out, patches)
     advance = on_rows or (lambda count: None)
-    with disk_errors("write", out), _whole_folder(out) as folder:
-        if target == "npy":
-            return _to_npy(store, folder, advance)
-        if target == "parquet":
-            return _to_parquet(store, folder, advance)
-        if target == "lance":
-            return _to_lance(store, folder, advance)
-        return _to_webdataset(store, folder, patches, advance)
-
-
-@contextmanager
-def _whole_folder(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that takes its name when all is written, since half of a conversion looks like a whole."""
-    folder = out.with_name(f"{out.name}{TEMPORARY}-{os.getpid()}")
-    folder.mkdir(parents=True)
-    try:
-        yield folder
-        folder.rename(out)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+    with disk_errors("write", out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        # half of a conversion looks like a whole one
+        with workplace(out, prefix=f".{out.name}.partial-") as partial:
+            if target == "npy":
+                done = _to_npy(store, partial, advance)
+            elif target == "parquet":
+                done = _to_parquet(store, partial, advance)
+            elif target == "lance":
+                done = _to_lance(store, partial, advance)
+            else:
+                done = _to_webdataset(store, partial, patches, advance)
+            partial.rename(out)
+    return done
 
 
 def _check(store: Store, target: Target, out: Path, patches: bool) -> None:
@@ -101,6 +93,10 @@ def _check(store: Store, target: Target, out: Path, patches: bool) -> None:
         raise UsageError(f"Patch tokens do not fit into {target}. Use --to webdataset.")
     if patches and not store.geometry.keeps_patches:
         raise UsageError(f"{store.name} has no patch tokens (tokens: {store.recipe.tokens}).")
+    if not (store.geometry.has_cls or patches):
+        raise UsageError(
+            f"{store.name} has no [CLS] tokens (tokens: {store.recipe.tokens}). Use --to webdataset --patches."
+        )
     if not len(store.ok_rows()):
         raise UsageError(f"{store.name} has no row that is ok.")
     if target == "npy" and store.recipe.window != "grid":
@@ -240,7 +236,8 @@ def _to_webdataset(store: Store, out: Path, patches: bool, advance: Callable[[in
     for start in range(0, len(rows), rows_a_shard):
         with tarfile.open(out / f"clips-{shards:06d}.tar", "w") as tar:
             for row in rows[start : start + rows_a_shard].tolist():
-                _add(tar, f"{row:09d}.cls.npy", _npy(store.cls([row])[0]))
+                if geometry.has_cls:
+                    _add(tar, f"{row:09d}.cls.npy", _npy(store.cls([row])[0]))
                 if geometry.has_frame_cls:
                     _add(tar, f"{row:09d}.frame_cls.npy", _npy(store.frame_cls([row])[0]))
                 if patches:

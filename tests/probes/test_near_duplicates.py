@@ -36,6 +36,12 @@ def test_a_copy_is_confirmed_and_nothing_else() -> None:
     assert (found.compared, found.windows) == (328, 328)
 
 
+@pytest.mark.parametrize("size", [1e-30, 1e36])
+def test_copies_are_found_whatever_the_size_of_features(size: float) -> None:
+    made = [(video * size).astype(np.float32) for video in (*videos(), copy_of(videos()[7]))]
+    assert [(pair.first, pair.second) for pair in find_near_duplicates(windows(made)).confirmed()] == [(7, 40)]
+
+
 def test_a_trimmed_copy_is_found_at_its_offset() -> None:
     made = videos()
     found = find_near_duplicates(windows([*made, copy_of(made[7])[3:]]))

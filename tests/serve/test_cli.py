@@ -51,6 +51,15 @@ def test_plan_shows_clips_bytes_and_time_and_writes_nothing(tmp_path: Path, bund
     assert "3 of 16 frames at 7.5 fps" in text
 
 
+def test_plan_counts_the_copies_that_share_rows(tmp_path: Path, bundle: Bundle, barcodes: Barcodes) -> None:
+    for name in ("a", "b", "c"):
+        shutil.copy(barcodes(70, 0), tmp_path / f"{name}.mp4")
+    shutil.copy(barcodes(70, 70), tmp_path / "other.mp4")
+    found = json.loads(coldframe("plan", tmp_path, "--encoder", bundle.path, "--json").stdout)
+    assert (found["videos"], found["copies"]) == (2, 2)
+    assert "copies    2 more files hold the bytes" in coldframe("plan", tmp_path, "--encoder", bundle.path).stdout
+
+
 def test_plan_names_unusable_videos_and_ends_with_3(tmp_path: Path, bundle: Bundle, barcodes: Barcodes) -> None:
     shutil.copy(barcodes(70, 0), tmp_path / "a.mp4")
     (tmp_path / "b.mp4").write_bytes(b"")

@@ -131,6 +131,20 @@ def test_children_come_from_a_server_without_threads(process: DecodeProcess) -> 
     assert len(os.listdir(f"/proc/{parent}/task")) == 1
 
 
+def test_the_fork_server_leaves_an_interrupt_to_its_parent() -> None:
+    """It gets a terminal's interrupt too, and for seconds it only imports."""
+    script = (
+        "import multiprocessing.forkserver as server\n"
+        "from coldframe.serve.decode_process import DecodeProcess\n"
+        "process = DecodeProcess()\n"
+        "print(open(f'/proc/{server._forkserver._forkserver_pid}/status').read())\n"
+        "process.close()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    (blocked,) = [int(line.split()[1], 16) for line in done.stdout.splitlines() if line.startswith("SigBlk")]
+    assert blocked >> (signal.SIGINT - 1) & 1
+
+
 def test_children_yield_to_the_encoder(process: DecodeProcess) -> None:
     (pid,) = process.run(stubs.process_number)
     own = os.getpriority(os.PRIO_PROCESS, 0)

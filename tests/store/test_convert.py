@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import lance
@@ -15,7 +16,7 @@ from pyarrow import parquet
 from coldframe.cli import main
 from coldframe.errors import StoreError, UsageError
 from coldframe.store import Status, Store, create_store, write_unit
-from coldframe.store.convert import Target, convert
+from coldframe.store.convert import TARGETS, Target, convert
 from coldframe.store.schema import StorageDtype, Tokens
 from tests.store.plans import ENCODER, small_geometry, small_plan, small_result
 
@@ -26,7 +27,8 @@ def filled_store(
     plan = small_plan(tokens=tokens, dtype=dtype, columns={"label": ["a", "b", "c", "d", "e"]})
     store = create_store(path, plan, geometry=small_geometry(tokens), encoder=ENCODER)
     for unit in range(store.unit_count if units is None else units):
-        write_unit(store, unit, small_result(store, unit))
+        made = small_result(store, unit)
+        write_unit(store, unit, made if store.geometry.has_cls else replace(made, cls=None))
     store.refresh()
     return store
 
@@ -100,6 +102,20 @@ def test_webdataset_has_a_sample_for_each_ok_row(tmp_path: Path, patches: bool, 
             np.testing.assert_array_equal(patch, store.patch([row])[0])
 
 
+def test_patches_without_a_clip_token(tmp_path: Path) -> None:
+    store = filled_store(tmp_path / "s.zarr", "mean")
+    done = convert(store, "webdataset", tmp_path / "out", patches=True)
+    with tarfile.open(tmp_path / "out" / "clips-000000.tar") as tar:
+        names = {name.partition(".")[2] for name in tar.getnames()}
+        row = int(store.ok_rows()[0])
+        member = tar.extractfile(f"{row:09d}.patch.npy")
+        assert member is not None
+        patch = np.load(io.BytesIO(member.read()))
+    assert names == {"patch.npy", "json"}
+    assert done.rows == len(store.ok_rows())
+    np.testing.assert_array_equal(patch, store.patch([row])[0].astype(np.float16))
+
+
 def test_equal_stores_give_equal_tars(tmp_path: Path) -> None:
     tars = []
     for name in ("a", "b"):
@@ -142,6 +158,7 @@ def test_store_without_a_whole_video_gives_no_npy(tmp_path: Path) -> None:
     [
         ("full", "npy", True, "do not fit into npy"),
         ("cls", "webdataset", True, r"has no patch tokens \(tokens: cls\)"),
+        *(("mean", target, False, "has no \\[CLS\\] tokens .* Use --to webdataset --patches") for target in TARGETS),
     ],
 )
 def test_patches_that_cannot_be_given_are_refused(
