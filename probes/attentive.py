@@ -11,6 +11,7 @@ from coldframe.errors import UsageError
 from coldframe.probes.attentive_report import AttentiveReport
 from coldframe.probes.division import divide
 from coldframe.probes.heads import HeadShape, Parameters
+from coldframe.probes.kept_memory import KeptMemory
 from coldframe.probes.loader import DEFAULT_MEMORY_BYTES, TokenLoader
 from coldframe.probes.presets import Loss, Preset
 from coldframe.probes.scored import score
@@ -220,7 +221,8 @@ def part_loaders(
     seed: int,
 ) -> Mapping[str, TokenLoader]:
     """A loader for the rows of each part; those of `train` come in an order that `seed` decides."""
-    batch_rows = micro_batch_rows(batch, view.row_bytes(store))
+    batch_rows = micro_batch_rows(batch, view.row_bytes(store), memory_bytes)
+    memory = KeptMemory()  # one for all, of which one reads at a time
     return {
         part: TokenLoader(
             store=store,
@@ -229,6 +231,8 @@ def part_loaders(
             batch_rows=batch_rows,
             seed=seed if part == "train" else None,
             memory_bytes=memory_bytes,
+            memory=memory,
+            yields=part == "train",
         )
         for part, own in rows.items()
     }

@@ -7,7 +7,7 @@ would give stands beside it: labels drawn from the predicted probabilities thems
 A ridge head's scores are no probabilities, so none of this applies to it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ class Calibration:
         ece_equal_mass: the same over bins of equally many rows.
         ece_if_calibrated: mean `ece` if the outcomes were drawn from the predicted probabilities.
         nll: mean negative log-likelihood in nats; infinite if a true class was given probability 0.
-        brier: mean squared distance to the one-hot label, in [0, 2].
+        brier: mean squared distance to the one-hot label, in [0, 2]; to 0 or 1 of a single class, in [0, 1].
     """
 
     ece: float
@@ -77,15 +77,37 @@ def calibration(log_probabilities: NDArray[np.float64], labels: NDArray[np.int64
     )
 
 
-def multilabel_ece(probabilities: NDArray[np.float64], targets: NDArray[np.bool_]) -> float:
-    """Mean over classes of the binary ECE of each, in [0, 1].
+def multilabel_calibration(logits: NDArray[np.float64], targets: NDArray[np.bool_]) -> Calibration:
+    """Mean over classes of the calibration of each, a binary problem of its own whose confidence is its probability.
 
     Args:
-        probabilities: (n, classes) of each class on its own, in [0, 1].
+        logits: (n, classes) of each class on its own, finite, n >= 1.
         targets: (n, classes) bool.
+
+    Raises:
+        UsageError: no rows.
     """
-    columns = zip(probabilities.T, targets.T, strict=True)
-    return float(np.mean([_ece(values, truth, _width_bins(values)) for values, truth in columns]))
+    if not len(targets):
+        raise UsageError("there are 0 rows to score; a metric needs at least 1.")
+    found = [_binary(values, truth) for values, truth in zip(logits.T, targets.T, strict=True)]
+    return Calibration(
+        **{field.name: float(np.mean([getattr(one, field.name) for one in found])) for field in fields(Calibration)}
+    )
+
+
+def _binary(logits: NDArray[np.float64], truth: NDArray[np.bool_]) -> Calibration:
+    """Calibration of one class (n,), from logits so that no probability is rounded to 0 or 1."""
+    surprise = np.logaddexp(0.0, np.where(truth, -logits, logits))  # -log of the probability of what is true
+    probabilities = np.exp(-np.logaddexp(0.0, -logits))
+    bins = _width_bins(probabilities)
+    draws = np.random.default_rng(_SEED).random((_DRAWS, len(truth))) < probabilities
+    return Calibration(
+        ece=_ece(probabilities, truth, bins),
+        ece_equal_mass=_ece(probabilities, truth, _mass_bins(probabilities)),
+        ece_if_calibrated=float(np.mean([_ece(probabilities, draw, bins) for draw in draws])),
+        nll=float(surprise.mean()),
+        brier=float(np.square(-np.expm1(-surprise)).mean()),
+    )
 
 
 def _ece(confidence: NDArray[np.float64], correct: NDArray[np.bool_], bins: NDArray[np.int64]) -> float:

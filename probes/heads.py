@@ -17,9 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from coldframe.probes.kept_memory import KeptMemory
 from coldframe.probes.late_gradients import LateGradients, Matrix
-from coldframe.probes.pooler import Attention, Tokens, pool
+from coldframe.probes.pooler import Attention, pool
 from coldframe.probes.presets import Preset
+from coldframe.probes.token_read import Tokens
 
 Parameters = Mapping[str, Tensor]  # name -> (G, *shape)
 
@@ -142,11 +144,13 @@ class _Heads:
     Attributes:
         shape, parameters: of them.
         late: collects gradients of matrices that are in it; None leaves all to autograd.
+        memory: of what is computed from tokens.
     """
 
     shape: HeadShape
     parameters: Parameters
     late: LateGradients | None
+    memory: KeptMemory
 
     def matrix(self, name: str) -> Matrix:
         return Matrix.of(name, self.parameters[name], self.late)
@@ -165,10 +169,17 @@ class _Heads:
         hidden = self.linear(f"{name}.mlp.fc1", self.norm(f"{name}.norm2", values))
         return self.linear(f"{name}.mlp.fc2", functional.gelu(hidden))
 
+    def tokens(self, values: Tensor, mask: Tensor | None, time: Tensor, epsilon: float | None) -> Tokens:
+        """(B, L, dim) tokens to read; None for `epsilon` if they are normalised."""
+        dtype, steps = self.parameters[QUERY].dtype, self.shape.time
+        return Tokens(
+            values=values, mask=mask, time=time, epsilon=epsilon, steps=steps, dtype=dtype, memory=self.memory
+        )
+
     def one(self, g: int) -> "_Heads":
         """Head `g` alone."""
         own = {name: value[g : g + 1] for name, value in self.parameters.items()}
-        return _Heads(shape=self.shape, parameters=own, late=None)
+        return _Heads(shape=self.shape, parameters=own, late=None, memory=self.memory)
 
 
 def forward(
@@ -179,6 +190,7 @@ def forward(
     time: Tensor,
     rng: torch.Generator | None = None,
     late: LateGradients | None = None,
+    memory: KeptMemory | None = None,
 ) -> tuple[Tensor, ...]:
     """(G, B, classes) logits of every classifier.
 
@@ -190,9 +202,10 @@ def forward(
         time: (L,) time step of each token, -1 for [CLS].
         rng: on the tokens' device; draws dropout masks. None switches dropout off.
         late: collects the gradients of the matrices that it holds; not with self-attention blocks.
+        memory: to use again from one piece to the next.
     """
     preset = shape.preset
-    heads = _Heads(shape=shape, parameters=parameters, late=late)
+    heads = _Heads(shape=shape, parameters=parameters, late=late, memory=memory or KeptMemory())
     query = parameters[QUERY].transpose(1, 2)  # (G, Q, 1, dim)
     if mask is not None and bool(mask.all()):
         mask = None
@@ -200,10 +213,7 @@ def forward(
         if shape.self_blocks:
             query = _through_self_blocks(heads, name, query, tokens, mask, time)
         else:
-            read = Tokens(
-                values=tokens, mask=mask, time=time, epsilon=preset.epsilon, steps=shape.time, dtype=query.dtype
-            )
-            query = _cross(heads, name, query, read)
+            query = _cross(heads, name, query, heads.tokens(tokens, mask, time, preset.epsilon))
     if rng is not None and preset.dropout:
         keep = torch.rand(query.shape, generator=rng, device=query.device, dtype=query.dtype) >= preset.dropout
         query = query * keep / (1 - preset.dropout)
@@ -224,8 +234,7 @@ def _through_self_blocks(
         for block in heads.shape.self_blocks:
             changed = _self_block(own, block, changed, mask)
         core = functional.layer_norm(changed, changed.shape[-1:], eps=heads.shape.preset.epsilon)
-        read = Tokens(values=core, mask=mask, time=time, epsilon=None, steps=heads.shape.time, dtype=query.dtype)
-        answers.append(_cross(own, name, query[g : g + 1], read))
+        answers.append(_cross(own, name, query[g : g + 1], heads.tokens(core, mask, time, None)))
     return torch.cat(answers)
 
 

@@ -81,10 +81,11 @@ class LabelledStore:
     def unit_rows(self) -> int:
         return self.store.unit_rows
 
-    def patch(
-        self, rows: NDArray[np.int64], *, layer: int | None = None, dtype: type[np.floating[Any]] = np.float32
-    ) -> NDArray[Any]:
-        return self.store.patch(rows, layer=layer, dtype=dtype)
+    def patch(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        return self.store.patch(rows)
+
+    def stored_into(self, array: str, rows: NDArray[np.int64], rooms: Sequence[NDArray[Any]]) -> None:
+        self.store.stored_into(array, rows, rooms)
 
     def frame_cls(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         return cast(FrameStore, self.store).frame_cls(rows)

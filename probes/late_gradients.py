@@ -12,6 +12,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from coldframe.probes.core_threads import spread, workers
+from coldframe.probes.kept_memory import KeptMemory
+
 _WAITING_ROWS = 256  # the presets' batch; bounds the memory of larger ones
 
 
@@ -33,14 +36,34 @@ class _Waiting:
     def rows(self) -> int:
         return sum(left.shape[-2] for left, _ in self.factors)
 
-    def write(self) -> None:
+    def write(self, memory: KeptMemory) -> None:
+        """Make the gradient of what waits, head by head of the grid."""
         if not self.factors:
             return
-        left, right = (torch.cat(parts, dim=-2) for parts in zip(*self.factors, strict=True))
+        lefts, rights = zip(*self.factors, strict=True)
+        threads = workers(self.sums.device, len(self.sums), self.sums.numel())
+        rooms = [[_room(parts, memory) for parts in (lefts, rights)] for _ in range(threads)]
+
+        def write(thread: int, head: int) -> None:
+            left, right = (
+                torch.cat([part[head] for part in parts], dim=-2, out=room)
+                for parts, room in zip((lefts, rights), rooms[thread], strict=True)
+            )
+            beta = float(self.started)  # 0 does not even read what was there
+            if left.dim() == 2:
+                self.sums[head].addmm_(left.mT, right, beta=beta)
+            else:
+                self.sums[head].baddbmm_(left.mT, right, beta=beta)
+
+        spread(write, len(self.sums), threads)
         self.factors.clear()
-        for sums, one, other in _three_dimensional(self.sums, left, right):
-            sums.baddbmm_(one.mT, other, beta=float(self.started))  # beta 0 does not even read what was there
         self.started = True
+
+
+def _room(parts: tuple[Tensor, ...], memory: KeptMemory) -> Tensor:
+    """Memory for the rows of one head's parts (..., n, columns), one after another."""
+    one = parts[0][0]
+    return memory.tensor((*one.shape[:-2], sum(part.shape[-2] for part in parts), one.shape[-1]), one)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -48,10 +71,12 @@ class LateGradients:
     """Collects the gradients of matrices over the pieces of a batch.
 
     Attributes:
-        sums: (G, out, in) buffer of every matrix that is late, by name; overwritten by each update's `write`.
+        sums: (G, out, in) buffer of every matrix that is late, by name; overwritten by the first `write` of an update.
+        memory: where products lie, and factors that wait.
     """
 
     sums: dict[str, Tensor]
+    memory: KeptMemory = field(default_factory=KeptMemory)
     _waiting: dict[tuple[str, str], _Waiting] = field(default_factory=dict)
 
     def keep(self, matrix: "Matrix", left: Tensor, right: Tensor) -> None:
@@ -60,12 +85,17 @@ class LateGradients:
         waiting = self._waiting.setdefault((matrix.name, matrix.part), _Waiting(sums=matrix.sums))
         waiting.factors.append((_own(left), _own(right)))
         if waiting.rows >= _WAITING_ROWS:
-            waiting.write()
+            waiting.write(self.memory)
 
     def write(self) -> None:
-        """Make `sums` the gradients of everything kept since the last call."""
+        """Make `sums` the gradients of everything kept since `forget`."""
         for waiting in self._waiting.values():
-            waiting.write()
+            waiting.write(self.memory)
+
+    def forget(self) -> None:
+        """Begin anew, after an update."""
+        for waiting in self._waiting.values():
+            waiting.factors.clear()
             waiting.started = False
 
 
@@ -124,7 +154,8 @@ class _LateProduct(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, matrix: Matrix, transposed: bool) -> Tensor:
         ctx.save_for_backward(values)
         ctx.matrix, ctx.transposed = matrix, transposed
-        return _multiply(values, matrix.value if transposed else matrix.value.mT)
+        assert matrix.late is not None
+        return _multiply(values, matrix.value if transposed else matrix.value.mT, matrix.late.memory)
 
     @staticmethod
     @once_differentiable
@@ -135,7 +166,8 @@ class _LateProduct(torch.autograd.Function):
         matrix.late.keep(matrix, *((values, gradient) if ctx.transposed else (gradient, values)))
         if not ctx.needs_input_grad[0]:
             return None, None, None
-        return _multiply(gradient, matrix.value.mT if ctx.transposed else matrix.value), None, None
+        of_values = _multiply(gradient, matrix.value.mT if ctx.transposed else matrix.value, matrix.late.memory)
+        return of_values, None, None
 
 
 def _own(factor: Tensor) -> Tensor:
@@ -147,16 +179,15 @@ def _own(factor: Tensor) -> Tensor:
     return factor.detach().clone() if factor.shape[-2] == 1 else factor.detach()
 
 
-def _multiply(values: Tensor, matrix: Tensor) -> Tensor:
-    """values @ matrix, without the copy that `matmul` makes of parts of a stack."""
-    out = values.new_empty(*values.shape[:-1], matrix.shape[-1])
-    for one, part, into in _three_dimensional(values, matrix, out):
-        torch.bmm(one, part, out=into)
+def _multiply(values: Tensor, matrix: Tensor, memory: KeptMemory) -> Tensor:
+    """values @ matrix, head by head of the grid, without the copy that `matmul` makes of parts of a stack."""
+    out = memory.tensor((*values.shape[:-1], matrix.shape[-1]), values)
+
+    def multiply(_thread: int, head: int) -> None:
+        product = torch.mm if values.dim() == 3 else torch.bmm
+        product(values[head], matrix[head], out=out[head])
+
+    if values.dim() == 3 and values.device.type != "cpu":
+        return torch.bmm(values, matrix, out=out)
+    spread(multiply, len(values), workers(values.device, len(values), matrix.numel()))
     return out
-
-
-def _three_dimensional(*tensors: Tensor) -> "zip[tuple[Tensor, ...]]":
-    """The tensors as stacks of matrices: themselves, or one a head of the grid where attention heads have an axis."""
-    if tensors[0].dim() == 3:
-        return zip(*([tensor] for tensor in tensors), strict=True)
-    return zip(*tensors, strict=True)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.probes.bootstrap import Interval, bootstrap_over_sources
-from coldframe.probes.calibration import multilabel_ece
+from coldframe.probes.calibration import Calibration, multilabel_calibration
 from coldframe.probes.features import FeatureKind, TokenStore, read_varied_features
 from coldframe.probes.logistic import STRENGTHS, LinearHead, fit_logistic
 from coldframe.probes.multilabel_rows import MultiLabelRows, Targets, divide_multilabel
@@ -34,7 +34,7 @@ class MultiLabelResult:
         chance: mean prevalence among test videos of the classes in the mean.
         per_class: (classes,) AP over videos; NaN where the test part has no positive.
         interval: of `map`, over sources.
-        ece: mean over classes of the binary ECE of windows.
+        calibration: of windows, each class a binary problem, averaged over classes.
     """
 
     seed: int
@@ -51,7 +51,7 @@ class MultiLabelResult:
     chance: float
     per_class: NDArray[np.float64]
     interval: Interval
-    ece: float
+    calibration: Calibration
 
     @property
     def absent(self) -> int:
@@ -157,7 +157,7 @@ def _once(
         chance=float(truth[:, present].mean()),
         per_class=found.per_class,
         interval=_interval([(scores[:, present], truth[:, present], owners)]),
-        ece=multilabel_ece(probabilities, targets[split.test]),
+        calibration=multilabel_calibration(head.logits(matrix[split.test]), targets[split.test]),
     )
 
 

@@ -8,8 +8,9 @@ import numpy as np
 from coldframe.probes import svg
 from coldframe.probes.html_parts import facts_list, heading, number, reads_tile, section, table, warnings_list
 from coldframe.probes.multilabel import MultiLabelReport
-from coldframe.probes.multilabel_report import PROTOCOL, seed_meaning, to_dict, warnings
+from coldframe.probes.multilabel_report import CALIBRATION_MEANING, PROTOCOL, seed_meaning, to_dict, warnings
 from coldframe.probes.page import document, extraction_facts, require_html, split_facts, write_both
+from coldframe.probes.report import CALIBRATION_NAMES
 from coldframe.probes.svg import text
 
 
@@ -65,19 +66,26 @@ def _scores(report: MultiLabelReport) -> str:
         )
         for one in report.results
     ]
-    head = ["seed", "C", "validation mAP", "mAP", "low", "high", "mAP of windows", "ECE", "videos", "sources", "absent"]
+    head = ["seed", "C", "validation mAP", "mAP", "low", "high", "mAP of windows", "videos", "sources", "absent"]
     rows = [
         [
             str(one.seed),
             f"{one.head.strength:.2g}",
-            *map(number, (one.validation_map, one.map, one.interval.low, one.interval.high, one.map_windows, one.ece)),
+            *map(number, (one.validation_map, one.map, one.interval.low, one.interval.high, one.map_windows)),
             *map(str, (one.test_videos, one.test_sources, one.absent)),
         ]
         for one in report.results
     ]
     plot = svg.intervals(bars, low=0.0, high=1.0, title="mAP with 95 % intervals over sources")
-    note = "ECE is the mean over classes of the binary one, on windows. Absent: classes without a positive in test."
-    return f"{plot}<p>Bar: chance. {text(seed_meaning(report))}</p>{table(head, rows)}<p>{note}</p>"
+    calibrated = [
+        [str(one.seed), *(number(getattr(one.calibration, name)) for name in CALIBRATION_NAMES)]
+        for one in report.results
+    ]
+    return (
+        f"{plot}<p>Bar: chance. {text(seed_meaning(report))}</p>{table(head, rows)}"
+        "<p>Absent: classes without a positive in test.</p>"
+        f"{table(['seed', *CALIBRATION_NAMES.values()], calibrated)}<p>{text(CALIBRATION_MEANING)}</p>"
+    )
 
 
 def _classes(report: MultiLabelReport) -> str:

@@ -12,8 +12,9 @@ from coldframe.probes.columns import doubtful_classes
 from coldframe.probes.logistic import unsolved
 from coldframe.probes.multilabel import MultiLabelReport, MultiLabelResult
 from coldframe.probes.probe_report import FOLD_MEANING
-from coldframe.probes.report import read_text, split_dict, table
+from coldframe.probes.report import CALIBRATION_NAMES, read_text, split_dict, table
 
+CALIBRATION_MEANING = "Calibration is of windows: each class is a binary problem, and the mean over classes is shown."
 PROTOCOL = "linear probe, several labels a video: one binary logistic problem a class, C chosen on validation by mAP"
 
 
@@ -57,6 +58,7 @@ def _seed_dict(one: MultiLabelResult) -> dict[str, Any]:
         **{name: value for name, value in vars(one).items() if name not in arrays},
         "C": one.head.strength,
         "interval": asdict(one.interval),
+        "calibration": asdict(one.calibration),
         "absent_classes": one.absent,
         "per_class": [None if np.isnan(value) else float(value) for value in one.per_class],
     }
@@ -123,8 +125,20 @@ def to_text(report: MultiLabelReport) -> str:
         table(["class", "sources", "rows"], [[one_line(c.name), str(c.sources), str(c.rows)] for c in chosen.classes]),
         "",
         table(head, rows),
+        "",
+        _calibration(report),
+        "",
         f"mean {facts['map']['mean']:.3f}, sd {'-' if sd is None else f'{sd:.3f}'}{between}",
         facts["seed_meaning"],
         *(f"warning: {one_line(text)}" for text in facts["warnings"]),
     ]
     return "\n".join(lines)
+
+
+def _calibration(report: MultiLabelReport) -> str:
+    """Table of what each split's probabilities are worth."""
+    rows = [
+        [str(one.seed), *(f"{getattr(one.calibration, name):.3f}" for name in CALIBRATION_NAMES)]
+        for one in report.results
+    ]
+    return table(["calibration", *CALIBRATION_NAMES.values()], rows) + "\n" + CALIBRATION_MEANING

@@ -232,8 +232,15 @@ def _intervals(report: ProbeReport[Any]) -> str:
         text += f"\nDesign effect of top-1: {min(effects):.1f} to {max(effects):.1f}; so many rows count as one."
     absent = max(interval.absent_share for interval in spread.averaged.values())
     if absent:
-        text += f"\n{absent:.0%} of the replicates lack a class and average over the others."
+        text += f"\n{_share(absent)} of the replicates lack a class and average over the others."
     return text
+
+
+def _share(share: float) -> str:
+    """A share in (0, 1] in whole per cent, without calling a few none or nearly all all."""
+    if share < 0.005:
+        return "Fewer than 1%"
+    return "More than 99%" if 0.995 <= share < 1 else f"{share:.0%}"
 
 
 def _calibration(report: ProbeReport[Any]) -> str:

@@ -1,5 +1,6 @@
 """Token view: which tokens of a store's rows a head reads, and a batch of them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,19 +18,11 @@ def held_dtype(store: TokenStore) -> type[np.floating[Any]]:
 
 
 class ShardedStore(TokenStore, Protocol):
-    """A token store that says which rows share a shard, and gives tokens as they are stored."""
+    """A token store that says which rows share a shard, and writes stored tokens to where they are wanted."""
 
     @property
     def unit_rows(self) -> int: ...
-    def patch(
-        self, rows: NDArray[np.int64], *, layer: int | None = None, dtype: type[np.floating[Any]] = np.float32
-    ) -> NDArray[Any]: ...
-
-
-class Int8Store(Protocol):
-    """A store that also gives the numbers of int8 tokens, and their scales, as they are stored."""
-
-    def stored(self, array: str, rows: NDArray[np.int64]) -> NDArray[Any]: ...
+    def stored_into(self, array: str, rows: NDArray[np.int64], rooms: Sequence[NDArray[Any]]) -> None: ...
 
 
 class FrameStore(Protocol):

@@ -13,8 +13,9 @@ from torch import Tensor
 from coldframe.errors import UsageError
 from coldframe.probes.adamw import Schedule, StackedAdamW
 from coldframe.probes.heads import HeadShape, Parameters, forward, initialise
+from coldframe.probes.kept_memory import KeptMemory
 from coldframe.probes.late_gradients import LateGradients
-from coldframe.probes.loader import TokenLoader
+from coldframe.probes.loader import DEFAULT_MEMORY_BYTES, TokenLoader
 from coldframe.probes.losses import cross_entropy, losses
 from coldframe.probes.metrics import balanced_accuracy, confusion, decide
 from coldframe.probes.token_digest import TokenDigest
@@ -22,7 +23,8 @@ from coldframe.probes.token_view import TokenBatch
 
 # Tokens, as stored, that pass through the heads at once. Each piece reads all parameters of the grid, and products of
 # few rows with them are slow: 20 heads of width 1,024 have 1 GB of parameters.
-MICRO_BATCH_BYTES = 256 << 20
+MICRO_BATCH_BYTES = 512 << 20
+_PIECES_IN_MEMORY = 8  # three that are whole, and five among which rows are mixed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +93,9 @@ def require_device(name: str) -> torch.device:
     return device
 
 
-def micro_batch_rows(batch: int, row_bytes: int) -> int:
-    """The largest divisor of `batch` whose tokens fit into `MICRO_BATCH_BYTES`, at least 1."""
-    fitting = max(1, MICRO_BATCH_BYTES // row_bytes)
+def micro_batch_rows(batch: int, row_bytes: int, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> int:
+    """The largest divisor of `batch` whose tokens fit into `MICRO_BATCH_BYTES` and an eighth of a loader's memory."""
+    fitting = max(1, min(MICRO_BATCH_BYTES, memory_bytes // _PIECES_IN_MEMORY) // row_bytes)
     return max(rows for rows in range(1, batch + 1) if batch % rows == 0 and rows <= fitting)
 
 
@@ -163,6 +165,7 @@ class Training:
         late: gradients of matrices, made once an update; None for heads with self-attention blocks, whose matrices
             see every token, so that one piece of a batch has rows enough.
         rng: of dropout.
+        memory: of what is computed on the way.
         died_at: update at which a head stopped being finite, by position.
     """
 
@@ -170,6 +173,7 @@ class Training:
     optimiser: StackedAdamW
     late: LateGradients | None
     rng: torch.Generator
+    memory: KeptMemory
     died_at: dict[int, int] = field(default_factory=dict)
 
     @classmethod
@@ -187,9 +191,10 @@ class Training:
             decay_all=preset.decays == "all",
         )
         sums = {name: optimiser.gradients[name] for name in shape.matrices()}
-        late = None if shape.self_blocks else LateGradients(sums=sums)
+        memory = KeptMemory()
+        late = None if shape.self_blocks else LateGradients(sums=sums, memory=memory)
         rng = torch.Generator(device).manual_seed(settings[0].seed)
-        return cls(shape=shape, optimiser=optimiser, late=late, rng=rng)
+        return cls(shape=shape, optimiser=optimiser, late=late, rng=rng, memory=memory)
 
     def accumulate(self, piece: TokenBatch, labels: NDArray[np.int64], whole: int) -> NDArray[np.float64]:
         """Add the gradients of `piece`, of a batch of `whole` rows; (G,) losses summed over the piece.
@@ -207,7 +212,7 @@ class Training:
         sums = []
         for start in range(0, heads, together):
             leaves = self._leaves(slice(start, start + together))
-            logits = forward(self.shape, leaves, maps, mask, time, self.rng, self.late)
+            logits = forward(self.shape, leaves, maps, mask, time, self.rng, self.late, self.memory)
             loss = losses(self.shape.preset, logits, targets).sum(dim=1)
             torch.autograd.backward(loss.sum() / average)
             sums.append(loss.detach())
@@ -222,13 +227,19 @@ class Training:
                 leaves[name].requires_grad_().grad = self.optimiser.gradients[name][span]
         return leaves
 
-    def update(self) -> None:
-        """One step of the optimiser from what was accumulated, which is forgotten."""
+    def finish_gradients(self) -> None:
+        """Make the gradients of everything that was accumulated; `update` does it too."""
         if self.late is not None:
             self.late.write()
+
+    def update(self) -> None:
+        """One step of the optimiser from what was accumulated, which is forgotten."""
+        self.finish_gradients()
         self.optimiser.update()
         for head in self.optimiser.dead:
             self.died_at.setdefault(head, self.optimiser.step)
+        if self.late is not None:
+            self.late.forget()
         for name, gradient in self.optimiser.gradients.items():
             if self.late is None or name not in self.late.sums:
                 gradient.zero_()
@@ -260,8 +271,9 @@ def all_logits_of(
 ) -> Iterator[tuple[NDArray[np.int64], tuple[Tensor, ...]]]:
     """`logits_of`, with those of every classifier."""
     device = next(iter(parameters.values())).device
+    memory = KeptMemory()
     for piece in loader.epoch():
-        yield piece.rows, forward(shape, parameters, *_to_device(piece, device))
+        yield piece.rows, forward(shape, parameters, *_to_device(piece, device), memory=memory)
 
 
 def score_heads(loader: TokenLoader, labels: NDArray[np.int64], parameters: Parameters, shape: HeadShape) -> Scores:

@@ -223,6 +223,10 @@ class FileReader:
         for offset, length in spans:
             yield self._read(offset, length)
 
+    def fill(self, offset: int, room: NDArray[np.uint8]) -> bool:
+        """Bytes from `offset` on into `room`; False where the file ends before it is full."""
+        return _read_fully(self._file, room, offset) == len(room)
+
     def _read(self, offset: int, size: int) -> NDArray[np.uint8]:
         span = np.empty(size, np.uint8)
         return span[: _read_fully(self._file, span, offset)]
@@ -234,6 +238,13 @@ def open_reader(path: Place) -> Iterator[FileReader | ObjectReader]:
     if isinstance(path, ObjectPath):
         yield ObjectReader(path)
         return
+    with open_file(path) as file:
+        yield file
+
+
+@contextmanager
+def open_file(path: Path) -> Iterator[FileReader]:
+    """Reads of one local file. FileNotFoundError if there is none."""
     file = os.open(path, os.O_RDONLY)
     try:
         yield FileReader(file)

@@ -11,7 +11,8 @@ from coldframe.errors import UsageError
 from coldframe.store.files import Place, map_places
 from coldframe.store.int8_tokens import dequantise
 from coldframe.store.layout import ArraySpec, TokenArray
-from coldframe.store.shards import read_chunks
+from coldframe.store.object_path import ObjectPath
+from coldframe.store.shards import read_chunks, read_chunks_into
 
 RowNumbers = Sequence[int] | NDArray[np.integer[Any]]
 
@@ -73,6 +74,25 @@ def gather_tokens(root: Place, array: TokenArray, rows: NDArray[np.int64], into:
                 dequantise(chunk[at], scales[at], into[place])
 
     _visit(root, values, rows, multiply)
+
+
+def scatter(root: Place, spec: ArraySpec, rows: NDArray[np.int64], rooms: Sequence[NDArray[Any]]) -> None:
+    """`gather` into one contiguous array of the stored dtype a row, wherever each lies.
+
+    A chunk of one row in a local file is read straight into its place: fresh memory for a copy between costs more
+    than the reading.
+    """
+    if spec.chunk_rows > 1 or isinstance(root, ObjectPath):
+        made = np.empty((len(rows), *spec.row_shape), spec.numpy_dtype)
+        gather(root, spec, rows, made)
+        for room, values in zip(rooms, made, strict=True):
+            room[...] = values
+        return
+
+    def fill(unit: int, local: NDArray[np.int64], places: NDArray[np.int64]) -> None:
+        read_chunks_into(root / spec.object_key(unit), spec, local, [rooms[place] for place in places.tolist()])
+
+    _visit(root, spec, rows, fill)
 
 
 Take = Callable[[int, NDArray[np.int64], NDArray[np.int64]], None]

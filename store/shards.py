@@ -9,7 +9,8 @@ then the index, a pair (offset, bytes) of uint64 a chunk with 2**64 - 1 twice fo
 then the index's crc32c. An object that is not sharded is one chunk followed by its crc32c.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import google_crc32c
@@ -17,12 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coldframe.errors import StoreError
-from coldframe.store.files import FileReader, Place, open_reader
+from coldframe.store.files import FileReader, Place, open_file, open_reader
 from coldframe.store.layout import ArraySpec
 from coldframe.store.object_path import ObjectReader
 
 CHECKSUM_BYTES = 4
+_PART_BYTES = 1 << 19
 _ABSENT = np.uint64(2**64 - 1)
+_WRONG_SIZE = "a chunk is missing or has the wrong size"
 
 Fill = Callable[[int, int, NDArray[Any]], None]
 
@@ -68,11 +71,41 @@ def read_chunks(path: Place, spec: ArraySpec, numbers: NDArray[np.int64]) -> Ite
             spans = [index[number] for number in numbers.tolist()]
             for span in spans:
                 if span[1] != spec.chunk_bytes + CHECKSUM_BYTES:
-                    raise _damaged(spec, path, "a chunk is missing or has the wrong size")
+                    raise _damaged(spec, path, _WRONG_SIZE)
             for (offset, _), raw in zip(spans, file.spans(spans), strict=True):
                 yield _decode(spec, path, offset, raw)
     except OSError as error:
         raise _damaged(spec, path, error.strerror or str(error)) from error
+
+
+def read_chunks_into(path: Path, spec: ArraySpec, numbers: NDArray[np.int64], rooms: Sequence[NDArray[Any]]) -> None:
+    """`read_chunks` of a local file, straight into `rooms`: a contiguous array of the stored dtype for each chunk.
+
+    Raises:
+        StoreError: as `read_chunks`; what the rooms hold then is of no use.
+    """
+    try:
+        with open_file(path) as file:
+            index = _index(file, spec, path) if spec.sharded else [(0, spec.chunk_bytes + CHECKSUM_BYTES)]
+            for number, room in zip(numbers.tolist(), rooms, strict=True):
+                offset, length = index[number]
+                if length != spec.chunk_bytes + CHECKSUM_BYTES:
+                    raise _damaged(spec, path, _WRONG_SIZE)
+                if not _read_checked(file, offset, room.reshape(-1).view(np.uint8)):
+                    raise _damaged(spec, path, f"the chunk at byte {offset} does not match its checksum")
+    except OSError as error:
+        raise _damaged(spec, path, error.strerror or str(error)) from error
+
+
+def _read_checked(file: FileReader, offset: int, room: NDArray[np.uint8]) -> bool:
+    """Fill `room`, each part of it summed up while it is in a cache, and say whether the checksum behind fits."""
+    found, stored = 0, np.empty(CHECKSUM_BYTES, np.uint8)
+    for start in range(0, len(room), _PART_BYTES):
+        part = room[start : start + _PART_BYTES]
+        if not file.fill(offset + start, part):
+            return False
+        found = google_crc32c.extend(found, part)
+    return file.fill(offset + len(room), stored) and int(stored.view("<u4")[0]) == found
 
 
 def _index(file: FileReader | ObjectReader, spec: ArraySpec, path: Place) -> list[tuple[int, int]]:

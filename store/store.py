@@ -1,7 +1,7 @@
 """Store: a token store on disk, opened. Only rows of committed units come out of it."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,7 @@ from coldframe.store.markers import Marker
 from coldframe.store.object_path import ObjectPath
 from coldframe.store.recipe import Recipe
 from coldframe.store.root import Root, growth_folder, plan_problems, read_plan_record, read_root
-from coldframe.store.rows import RowNumbers, as_rows, gather, gather_tokens
+from coldframe.store.rows import RowNumbers, as_rows, gather, gather_tokens, scatter
 from coldframe.store.schema import Status, TokenGeometry, layer_array
 from coldframe.store.text import path_to_text
 
@@ -298,10 +298,7 @@ class Store:
         Raises:
             UsageError: also if the store has no such array.
         """
-        parts = {spec.name: spec for kept in self.token_arrays.values() for spec in kept.parts}
-        if array not in parts:
-            raise UsageError(f"This store has no array {array!r} of tokens; it has {', '.join(parts)}.")
-        spec = parts[array]
+        spec = self._stored_array(array)
         wanted, ok = self._wanted(rows, allow_failed)
         if ok.all():
             values = np.empty((len(wanted), *spec.row_shape), spec.numpy_dtype)
@@ -310,6 +307,15 @@ class Store:
             values = np.full((len(wanted), *spec.row_shape), spec.fill, spec.numpy_dtype)
             values[ok] = self.stored(array, wanted[ok])
         return values
+
+    def stored_into(self, array: str, rows: RowNumbers, rooms: Sequence[NDArray[Any]]) -> None:
+        """`stored`, written into one contiguous array of a row's shape each: for memory that is used again.
+
+        Raises:
+            StoreError: as `stored`; what the arrays hold then is of no use.
+        """
+        wanted, _ = self._wanted(rows, False)
+        scatter(self.place, self._stored_array(array), wanted, rooms)
 
     def iter_tokens(
         self, array: str, rows: RowNumbers | None = None, *, batch_rows: int
@@ -355,6 +361,12 @@ class Store:
         if array is None:
             raise UsageError(not_kept(name, self.recipe, self.geometry))
         return array
+
+    def _stored_array(self, array: str) -> ArraySpec:
+        parts = {spec.name: spec for kept in self.token_arrays.values() for spec in kept.parts}
+        if array not in parts:
+            raise UsageError(f"This store has no array {array!r} of tokens; it has {', '.join(parts)}.")
+        return parts[array]
 
     @contextmanager
     def lock(self, units: range | None = None) -> Iterator[None]:

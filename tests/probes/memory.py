@@ -49,12 +49,15 @@ class MemoryStore:
     def unit_rows(self) -> int:
         return 16
 
-    def patch(
-        self, rows: NDArray[np.int64], *, layer: int | None = None, dtype: type[np.floating[Any]] = np.float32
-    ) -> NDArray[Any]:
+    def patch(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         assert self.patches is not None
-        assert layer is None
-        return self.patches[rows].astype(dtype)
+        return self.patches[rows]
+
+    def stored_into(self, array: str, rows: NDArray[np.int64], rooms: Sequence[NDArray[Any]]) -> None:
+        assert self.patches is not None
+        assert array == "patch"
+        for room, row in zip(rooms, rows.tolist(), strict=True):
+            room[...] = self.patches[row]
 
     def baseline(self, name: str, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         return self.baselines[name][rows]

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
-from sklearn.metrics import log_loss
+from sklearn.metrics import brier_score_loss, log_loss
 
 from coldframe.errors import UsageError
-from coldframe.probes.calibration import calibration, log_softmax, multilabel_ece
+from coldframe.probes.calibration import calibration, log_softmax, multilabel_calibration
 
 
 def test_by_hand() -> None:
@@ -63,8 +63,37 @@ def test_rows_that_do_not_sum_to_1_are_refused() -> None:
 
 
 def test_multilabel_is_the_mean_over_classes() -> None:
-    probabilities = np.array([[0.9, 0.1], [0.9, 0.1]])
+    logits = np.log(np.array([[0.9, 0.1], [0.9, 0.1]]) / np.array([[0.1, 0.9], [0.1, 0.9]]))
     targets = np.array([[True, False], [False, False]])
-    assert multilabel_ece(probabilities, targets) == pytest.approx((0.4 + 0.1) / 2)
+    assert multilabel_calibration(logits, targets).ece == pytest.approx((0.4 + 0.1) / 2)
     # one class is always there and one never: pooled over both, a half would look calibrated
-    assert multilabel_ece(np.full((4, 2), 0.5), np.array([[True, False]] * 4)) == 0.5
+    assert multilabel_calibration(np.zeros((4, 2)), np.array([[True, False]] * 4)).ece == 0.5
+
+
+def test_multilabel_nll_and_brier_are_scikit_learns_of_each_label() -> None:
+    rng = np.random.default_rng(2)
+    logits, targets = rng.normal(size=(300, 6)) * 3, rng.random((300, 6)) < [0.02, 0.1, 0.3, 0.5, 0.9, 0.0]
+    probabilities = 1 / (1 + np.exp(-logits))
+    found = multilabel_calibration(logits, targets)
+    columns = list(zip(targets.T, probabilities.T, strict=True))
+    assert found.nll == pytest.approx(np.mean([log_loss(truth, p, labels=[False, True]) for truth, p in columns]))
+    assert found.brier == pytest.approx(np.mean([brier_score_loss(truth, p, pos_label=True) for truth, p in columns]))
+
+
+def test_multilabel_ece_has_its_equal_mass_form_and_its_simulated_value() -> None:
+    rng = np.random.default_rng(3)
+    logits = rng.normal(size=(600, 5)) * 2
+    targets = rng.random(logits.shape) < 1 / (1 + np.exp(-logits))
+    honest, overconfident = multilabel_calibration(logits, targets), multilabel_calibration(logits * 5, targets)
+    assert 0.01 < honest.ece_if_calibrated < 0.08
+    assert honest.ece == pytest.approx(honest.ece_if_calibrated, abs=0.02)
+    assert honest.ece_equal_mass == pytest.approx(honest.ece, abs=0.03)
+    assert overconfident.ece > 3 * overconfident.ece_if_calibrated
+
+
+def test_multilabel_probabilities_are_not_rounded_to_0_or_1() -> None:
+    found = multilabel_calibration(np.array([[800.0], [-800.0]]), np.array([[False], [False]]))
+    assert found.nll == 400.0
+    assert found.brier == 0.5
+    with pytest.raises(UsageError, match="0 rows"):
+        multilabel_calibration(np.zeros((0, 2)), np.zeros((0, 2), bool))

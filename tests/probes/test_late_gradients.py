@@ -23,8 +23,8 @@ def seeded() -> None:
 
 
 @pytest.mark.parametrize("pieces", PIECES.values(), ids=PIECES)
-@pytest.mark.parametrize("name", LATE)
-def test_late_gradients_are_those_of_plain_heads(name: str, pieces: list[int]) -> None:
+@pytest.mark.parametrize(("name", "looked_at"), [*((name, False) for name in LATE), ("levjepa", True)])
+def test_late_gradients_are_those_of_plain_heads(name: str, looked_at: bool, pieces: list[int]) -> None:
     shape, heads, rows = shape_of(name), drawn_heads(name, count=2), sum(pieces)
     parameters = stacked(heads)
     # What is there before must not matter, and neither must an update before.
@@ -43,7 +43,10 @@ def test_late_gradients_are_those_of_plain_heads(name: str, pieces: list[int]) -
             (logits,) = forward(shape, parameters, [one[part] for one in maps], mask[part], TIME, None, late)
             torch.autograd.backward((logits * weight[:, part]).sum())
             start += size
+            if looked_at:
+                late.write()
         late.write()
+        late.forget()
         for head, own in zip(heads, weight, strict=True):
             torch.autograd.backward((head(maps, mask, TIME) * own).sum())
         for key, value in parameters.items():

@@ -158,6 +158,9 @@ def test_command_with_labels_from_a_file(tmp_path: Path, monkeypatch: pytest.Mon
     data = json.loads(CliRunner().invoke(main, [*args, "--json", "--save", str(tmp_path / "h")]).stdout)
     assert data["map"]["mean"] > 0.5
     assert len({seed["split_digest"] for seed in data["seeds"]}) > 1
+    for seed in data["seeds"]:
+        assert 0 <= seed["calibration"]["brier"] <= 1
+        assert set(seed["calibration"]) == {"ece", "ece_equal_mass", "ece_if_calibrated", "nll", "brier"}
     assert data["ensemble"] == "mean_prob"
     shown = CliRunner().invoke(main, args)
     assert shown.exit_code == 0, shown.output

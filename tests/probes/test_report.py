@@ -1,10 +1,14 @@
 import json
 import re
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import pytest
 
 from coldframe.probes.linear import linear_probe
 from coldframe.probes.report import to_dict, to_text
+from coldframe.probes.uncertainty import uncertainty
 from coldframe.store.schema import Status
 from tests.probes.memory import MemoryStore, memory_store, separable_store, windows_of_random_videos
 
@@ -86,3 +90,18 @@ def test_many_classes_do_not_flood_the_terminal() -> None:
     assert "40 classes are too many to print" in text
     assert max(map(len, text.splitlines())) < 200
     assert np.shape(to_dict(report)["confusion"]) == (40, 40)
+
+
+@pytest.mark.parametrize(
+    ("share", "said"),
+    [(0.0, None), (0.0005, "Fewer than 1%"), (0.006, "1%"), (0.42, "42%"), (0.9995, "More than 99%"), (1.0, "100%")],
+)
+def test_a_few_replicates_are_not_called_none(monkeypatch: pytest.MonkeyPatch, share: float, said: str | None) -> None:
+    def with_share(report: Any) -> Any:
+        found = uncertainty(report)
+        return replace(found, averaged={key: replace(one, absent_share=share) for key, one in found.averaged.items()})
+
+    monkeypatch.setattr("coldframe.probes.report.uncertainty", with_share)
+    text = to_text(linear_probe(separable_store(), label="label"))
+    lines = [line for line in text.splitlines() if "of the replicates lack a class" in line]
+    assert lines == ([] if said is None else [f"{said} of the replicates lack a class and average over the others."])

@@ -138,7 +138,9 @@ def test_choice_is_by_mean_over_seeds_then_loss_and_never_a_diverged_setting() -
 
 
 def test_micro_batches_divide_the_batch() -> None:
-    assert micro_batch_rows(256, 6_424_576) == 32  # LeVJEPA-L, all tokens, float16
+    assert micro_batch_rows(256, 6_424_576) == 64  # LeVJEPA-L, all tokens, float16
+    assert micro_batch_rows(256, 6_424_576, 1 << 30) == 16  # an eighth of 1 GiB
+    assert micro_batch_rows(256, 6_424_576, 64 << 30) == 64
     assert micro_batch_rows(256, 1) == 256
     assert micro_batch_rows(7, 1 << 40) == 1
 

@@ -3,6 +3,7 @@
 import colorsys
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from coldframe.store.verify import verify_store
 
 Barcodes = Callable[[int, int], Path]
 SIDE = 56
+PINNED = [-0.127794, -2.856013]  # of the definitions in docs/FORMAT.md
 
 
 def noise(frames: int = 4, seed: int = 0) -> NDArray[np.uint8]:
@@ -203,3 +205,13 @@ def test_command(tmp_path: Path, bundle: Bundle, barcodes: Barcodes) -> None:
     again = CliRunner().invoke(main, args)
     assert again.exit_code == 2
     assert "baselines" in again.output
+
+
+def test_what_a_recipe_calls_colour_and_motion_stays_what_it_was() -> None:
+    """The recipe names both and has no version, so another definition must get another name (docs/decisions.md)."""
+    y, x, t = np.meshgrid(np.arange(SIDE), np.arange(SIDE), np.arange(6), indexing="ij")
+    clip = np.stack([(7 * x + 5 * y + 3 * x * y // 9 + (11 + c) * t * (1 + x // 20)) % 256 for c in range(3)], -1)
+    found = clip_baselines([clip.transpose(2, 0, 1, 3).astype(np.uint8)], [5], [0])
+    sums = [float(np.cos(np.arange(values.size)) @ values[0].astype(np.float64)) for values in found.values()]
+    assert get_args(Baselines) == ("none", "colour+motion")
+    assert sums == pytest.approx(PINNED, abs=1e-4)

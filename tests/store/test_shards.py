@@ -8,11 +8,13 @@ import pytest
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec
 
 from coldframe.errors import StoreError
+from coldframe.store import shards
 from coldframe.store.layout import ArraySpec
-from coldframe.store.shards import encode_object, read_chunks
+from coldframe.store.shards import encode_object, read_chunks, read_chunks_into
 
 
 def spec(chunk_rows: int, object_rows: int, rows: int, *, sharded: bool = True, dtype: str = "float16") -> ArraySpec:
@@ -66,6 +68,48 @@ def test_chunks_come_back_in_the_order_asked(tmp_path: Path) -> None:
     np.testing.assert_array_equal(first, values[:2])
     np.testing.assert_array_equal(third[0], values[6])
     assert np.isnan(third[1]).all()  # past the last row
+
+
+def read_to_places(path: Path, array: ArraySpec, numbers: list[int]) -> NDArray[np.float16]:
+    """Chunks in one block with a gap before each, which must stay as it is."""
+    block = np.full((len(numbers), array.chunk_rows + 1, *array.row_shape), 7, np.float16)
+    read_chunks_into(path, array, np.array(numbers), [room[1:] for room in block])
+    assert (block[:, 0] == 7).all()
+    return block[:, 1:]
+
+
+@pytest.mark.parametrize("part_bytes", [1, 16, 1 << 19])
+def test_chunks_are_read_to_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part_bytes: int) -> None:
+    monkeypatch.setattr(shards, "_PART_BYTES", part_bytes)
+    array = spec(2, 8, 7)
+    (tmp_path / "o").write_bytes(encoded(array, np.arange(42, dtype=np.float16).reshape(7, 2, 3)))
+    expected = list(read_chunks(tmp_path / "o", array, np.array([3, 0, 3])))
+    np.testing.assert_array_equal(read_to_places(tmp_path / "o", array, [3, 0, 3]), expected)
+
+
+@pytest.mark.parametrize("sharded", [True, False])
+def test_what_is_damaged_is_an_error_at_its_place_too(tmp_path: Path, sharded: bool) -> None:
+    array = spec(4 if sharded else 8, 8, 8, sharded=sharded)
+    good = encoded(array, np.ones((8, 2, 3), np.float16))
+    numbers = list(range(array.chunks_per_object))
+    for position in range(len(good)):
+        body = bytearray(good)
+        body[position] ^= 1 << position % 8
+        (tmp_path / "o").write_bytes(body)
+        with pytest.raises(StoreError, match="is damaged"):
+            read_to_places(tmp_path / "o", array, numbers)
+    for keep in (0, 3, 60):
+        (tmp_path / "o").write_bytes(good[:keep])
+        with pytest.raises(StoreError, match="is damaged"):
+            read_to_places(tmp_path / "o", array, numbers)
+    with pytest.raises(StoreError, match="No such file"):
+        read_to_places(tmp_path / "none", array, numbers)
+
+
+def test_a_chunk_that_was_not_written_is_an_error_at_its_place_too(tmp_path: Path) -> None:
+    (tmp_path / "o").write_bytes(encoded(spec(4, 8, 8), np.ones((4, 2, 3), np.float16)))
+    with pytest.raises(StoreError, match="a chunk is missing"):
+        read_to_places(tmp_path / "o", spec(4, 8, 8), [1])
 
 
 @pytest.mark.parametrize("sharded", [True, False])

@@ -226,3 +226,27 @@ def test_large_rows_that_are_chunks_of_their_own(tmp_path: Path) -> None:
     np.testing.assert_array_equal(store.cls(rows), cls.astype(np.float16))
     plain = zarr.open_array(str(store.path / "patch"), mode="r")
     np.testing.assert_array_equal(np.asarray(plain[4]).astype(np.float32), store.patch([4])[0])
+
+
+@pytest.mark.parametrize("side", [4, 16])  # 16 rows a chunk, and one of 1 MB alone
+def test_stored_tokens_are_written_to_their_places(tmp_path: Path, side: int) -> None:
+    plan = small_plan((20,), tokens="full")
+    store = create_store(tmp_path / "s", plan, geometry=small_geometry("full", dim=512, side=side), encoder=ENCODER)
+    for unit in range(store.unit_count):
+        write_unit(store, unit, small_result(store, unit))
+    assert (store.unit_arrays["patch"].chunk_rows == 1) == (side == 16)
+    rows = np.array([17, 3, 3, 0])
+    block = np.zeros((4, 1 + 4 * side * side, 512), np.float16)
+    rooms = [one[1:].reshape(4, side, side, 512) for one in block]
+    store.stored_into("patch", rows, rooms)
+    np.testing.assert_array_equal(np.stack(rooms), store.stored("patch", rows))
+    assert not block[:, 0].any()
+    with pytest.raises(UsageError, match=r"no array 'patch_l3' of tokens; it has patch, cls\."):
+        store.stored_into("patch_l3", rows, rooms)
+
+
+def test_a_failed_row_is_not_written_anywhere(filled: Store) -> None:
+    rooms = list(np.zeros((2, 4, 4, 4, 8), np.float16))
+    with pytest.raises(StoreError, match="Row 21 has no tokens: it is failed"):
+        filled.stored_into("patch", [20, 21], rooms)
+    assert not np.any(rooms)
