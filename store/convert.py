@@ -59,7 +59,7 @@ def convert(
         target: `npy`, one float32 array (clips, dim) a video and `index.csv`, for tools that work on whole videos, so
             only videos whose rows are all ok; `parquet`, one row a clip with its [CLS] vector; `lance`, the same as a
             Lance dataset; `webdataset`, tar files with `.cls.npy`, `.patch.npy` and `.json` members a clip, and
-            `.frame_cls.npy` (time, dim) where the store keeps one vector a frame; without `.cls.npy` where it has no [CLS].
+            `.frame_cls.npy` (time, dim) where the store keeps one vector a frame; no `.cls.npy` without [CLS].
         out: folder to make.
         patches: also write patch tokens, in the stored type, or in float32 where that is int8; `webdataset` only.
         on_rows: called with the number of rows just written.
