@@ -4,6 +4,7 @@ A class is a verb, a noun, or a pair of them. Heads have outputs for the classes
 any other stays, counts as a miss of every rank, and is counted (EPIC-KITCHENS' scorer does so; V-JEPA 2's drops it).
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -25,6 +26,7 @@ from coldframe.store.windows import leaking_rows
 
 _RATIOS = (0.6, 0.2, 0.2)
 _ATTEMPTS = 100
+_NUMBER = re.compile("[0-9]{1,18}")  # int() refuses thousands of digits
 Classes = tuple[str, ...]  # one action: the verb, or the verb and the noun
 
 
@@ -239,4 +241,4 @@ def _task(name: str, values: Sequence[Classes], train: NDArray[np.int64]) -> Tas
 
 def _order(value: Classes) -> tuple[tuple[int, int, str], ...]:
     """Sort key: whole numbers by value before other texts by code point."""
-    return tuple((0, int(part), part) if part.isascii() and part.isdecimal() else (1, 0, part) for part in value)
+    return tuple((0, int(part), part) if _NUMBER.fullmatch(part) else (1, 0, part) for part in value)

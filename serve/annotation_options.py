@@ -80,7 +80,7 @@ def window_options(options: Mapping[str, Any]) -> dict[str, Any]:
     if window == "inside":
         return {"window": window, "anticipation_s": options["anticipation"] or 0.0}
     anticipation_s = DEFAULT_ANTICIPATION_S if options["anticipation"] is None else options["anticipation"]
-    return {"window": window, "anticipation_s": anticipation_s}
+    return {"window": window, "anticipation_s": anticipation_s + 0.0}  # -0.0 is another recipe
 
 
 def annotated(inputs: Inputs, recipe: Recipe, options: Mapping[str, Any]) -> tuple[Inputs, LeftOut | None]:

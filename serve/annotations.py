@@ -46,7 +46,8 @@ def read_annotations(path: str) -> list[Annotation]:
     """The annotations in a CSV file, in its order.
 
     Columns are `id`, `video`, `start` and `stop`, or EPIC-KITCHENS' `narration_id`, `video_id`, `start_timestamp` and
-    `stop_timestamp`; any others are kept as text. Times are seconds, `MM:SS.ss` or `HH:MM:SS.ss`.
+    `stop_timestamp`; any others are kept as text, without the blanks around it, which would make two classes of one
+    word. Times are seconds, `MM:SS.ss` or `HH:MM:SS.ss`.
 
     Raises:
         InputNotFound: no such file.
@@ -115,7 +116,7 @@ def _parse(line: Sequence[str], header: Sequence[str], places: Mapping[str, int]
         return f"{header[places[role]]} is {cells[role]!r}; allowed are seconds from 0, MM:SS.ss and HH:MM:SS.ss"
     if start > stop:
         return f"it starts at {cells['start_s']} and stops before that, at {cells['stop_s']}"
-    rest = {column: line[i] for i, column in enumerate(header) if i not in places.values()}
+    rest = {column: line[i].strip() for i, column in enumerate(header) if i not in places.values()}
     return Annotation(id=cells["id"], video=cells["video"], start_s=start, stop_s=stop, columns=rest)
 
 

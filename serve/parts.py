@@ -2,12 +2,16 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from coldframe.errors import StoreError, UsageError
 from coldframe.serve.inputs import InputVideo
+from coldframe.serve.windows import annotation_columns
 from coldframe.store import Status, Store, seal
+from coldframe.store.plan import Column
 from coldframe.store.text import path_to_text
 
 
@@ -45,8 +49,8 @@ class Part:
 def require_same_paths(store: Store, videos: Sequence[InputVideo]) -> None:
     """Refuse `videos` unless their paths are those that `store` was planned with. Nothing is read from them.
 
-    A thousand jobs must not index every video a thousand times; content is compared when a video is decoded. The ids of
-    annotations are compared too.
+    A thousand jobs must not index every video a thousand times; content is compared when a video is decoded.
+    Annotations are compared in full: rows of a plan keep their times, and another file that says otherwise would pass.
     """
     there = set(store.video_paths)
     for listed in store.video_column("duplicates"):
@@ -55,18 +59,28 @@ def require_same_paths(store: Store, videos: Sequence[InputVideo]) -> None:
     if here != there:
         notes = [f"{path} is new" for path in sorted(here - there)]
         raise UsageError(other_videos(store, notes + [f"{path} is missing" for path in sorted(there - here)]))
-    ids = {annotation.id for video in videos for annotation in video.annotations}
-    if ids != set(store.annotation_column("id") if store.annotation_columns else ()):
+    given = [annotation for video in videos for annotation in video.annotations]
+    if _annotation_rows(annotation_columns(given)) != _annotation_rows(
+        {name: store.annotation_column(name) for name in store.annotation_columns}
+    ):
         raise UsageError(other_videos(store, ["annotations changed"]))
+
+
+def _annotation_rows(columns: Mapping[str, Column]) -> list[tuple[object, ...]]:
+    """The annotations as the cells of each with their column, in one order whatever that of their rows is."""
+    named = [[(name, value) for value in np.asarray(columns[name], dtype=object)] for name in sorted(columns)]
+    return sorted(zip(*named, strict=True), key=repr)
 
 
 def other_videos(store: Store, notes: list[str]) -> str:
     """That the videos are not those of the store, with the first of `notes`."""
-    shown = ", ".join(notes[:3]) or "sources, labels or other columns changed"
+    shown = ", ".join(notes[:3]) or "sources, labels, annotations or other columns changed"
     more = f" and {len(notes) - 3} more" if len(notes) > 3 else ""
+    annotated = store.recipe.window != "grid"  # such a store does not grow
+    advice = "and annotations to resume" if annotated else "to resume, add --append to extract new ones"
     return (
         f"The videos are not those that {store.name} was planned with: {shown}{more}. "
-        "Name the same videos to resume, add --append to extract new ones, or give a new --store."
+        f"Name the same videos {advice}, or give a new --store."
     )
 
 

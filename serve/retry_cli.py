@@ -66,7 +66,8 @@ def retry_command(store: str, encoder: str, names: tuple[str, ...], as_json: boo
         facts = {"tried": len(rows), "now_ok": now_ok, "ok": done.ok, "failed": done.failed, "reasons": dict(left)}
         click.echo(json.dumps({"store": path_to_text(store), **facts, "unusable_when_planned": unplanned}))
     else:
-        click.echo(_text(store, len(rows), now_ok, left, unplanned))
+        can_grow = opened.recipe.window == "grid"
+        click.echo(_text(store, len(rows), now_ok, left, unplanned, can_grow=can_grow))
     raise SystemExit(done.exit_code)
 
 
@@ -81,14 +82,18 @@ def _unusable_when_planned(store: Store) -> int:
     return int((failed & (np.asarray(store.video_column("status"))[store.row_videos] == Status.FAILED)).sum())
 
 
-def _text(store: str, tried: int, now_ok: int, left: Counter[str], unplanned: int) -> str:
+def _text(store: str, tried: int, now_ok: int, left: Counter[str], unplanned: int, *, can_grow: bool) -> str:
     lines = [f"{path_to_text(store)}: {tried} rows tried again, {now_ok} of them ok now"]
     if left:
         counts = ", ".join(f"{name} {count}" for name, count in sorted(left.items()))
         lines.append(f"still failed: {counts}")
     if unplanned:
+        then = (
+            "add them: coldframe extract VIDEO... --append"
+            if can_grow
+            else "extract into a new store, as one of annotations does not grow."
+        )
         lines.append(
-            f"{unplanned} of them are videos that could not be used when they were planned. Once they can, add them: "
-            "coldframe extract VIDEO... --append"
+            f"{unplanned} of them are videos that could not be used when they were planned. Once they can, {then}"
         )
     return "\n".join(lines)

@@ -1,12 +1,13 @@
 """FAISS: the one place that imports it. Indexes of inner products of unit vectors, with row numbers as ids."""
 
+import os
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coldframe.errors import MissingDependency, StoreError
+from coldframe.errors import MissingDependency, StoreError, UsageError
 from coldframe.store.text import path_to_text
 
 IndexKind = Literal["exact", "ivf"]
@@ -16,6 +17,10 @@ Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
 _TRAINED_A_LIST = 64  # FAISS asks for 39 at least, and takes no more than 256
+# how far a product may be off that FAISS sums in float32: (dim / 8 lanes + 3) x 2^-24 for unit vectors of 1,280 values
+_PRODUCT_ERROR = 1e-5
+_MORE = 16  # candidates beyond k, so that most searches need no second
+_BLOCK_BYTES = 64 << 20  # of the vectors of all candidates of some queries
 
 
 def _faiss() -> Any:
@@ -63,6 +68,7 @@ class FaissIndex:
         raw = faiss.IndexIVFFlat(faiss.IndexFlatIP(dim), dim, lists, faiss.METRIC_INNER_PRODUCT)
         raw.cp.seed, raw.cp.min_points_per_centroid, raw.cp.spherical = 0, 1, True
         raw.train(sample)
+        raw.set_direct_map_type(faiss.DirectMap.Hashtable)  # it finds a vector by its id
         return cls(raw, "ivf")
 
     @classmethod
@@ -71,16 +77,24 @@ class FaissIndex:
 
         Raises:
             StoreError: FAISS cannot read it.
+            UsageError: the path is not UTF-8.
         """
         faiss = _faiss()
         try:
-            raw = faiss.read_index(str(path), faiss.IO_FLAG_MMAP if kind == "ivf" else 0)
+            raw = faiss.read_index(os.fsencode(path).decode(), faiss.IO_FLAG_MMAP if kind == "ivf" else 0)
+        except UnicodeDecodeError as error:
+            raise UsageError(
+                f"FAISS takes only paths in UTF-8, and {path_to_text(path)} is none. Keep the index in another folder."
+            ) from error
         except RuntimeError as error:
             raise StoreError(f"FAISS cannot read {path_to_text(path)} ({str(error).splitlines()[0]}).") from error
         return cls(raw, kind)
 
     def write(self, path: Path) -> None:
-        _faiss().write_index(self._raw, str(path))
+        """Raises OSError. FAISS's own files are not used: a full disk when it closes one is printed, and no error."""
+        faiss = _faiss()
+        with path.open("wb") as file:
+            faiss.write_index(self._raw, faiss.PyCallbackIOWriter(file.write))
 
     def __len__(self) -> int:
         return int(self._raw.ntotal)
@@ -93,13 +107,46 @@ class FaissIndex:
     def add(self, ids: Ids, vectors: Floats) -> None:
         self._raw.add_with_ids(np.ascontiguousarray(vectors), ids)
 
-    def search(self, vectors: Floats, k: int, *, nprobe: int, without: Ids | None = None) -> tuple[Floats, Ids]:
-        """The `k` best of each vector (n, dim): inner products and ids, (n, k) each; -1 where there are no more.
+    def search(self, vectors: Floats, k: int, *, nprobe: int, without: Ids | None = None) -> list[tuple[Ids, Floats]]:
+        """Of each unit vector (n, dim) the `k` best: ids (m,), m <= k, and cosines, descending, equal ones by id.
+
+        FAISS sums products in float32, in an order that depends on where a vector lies. Its candidates are therefore
+        ranked anew by products in float64, rounded to float32, as `coldframe.store.nearest` does, and there are as many
+        of them as its error could bring among the best.
 
         Args:
-            nprobe: lists to visit; `exact` has no use for it.
+            nprobe: lists to visit, and more where those hold fewer than `k` answers; `exact` has no use for it.
             without: ids that are no answers.
         """
+        answers = []
+        asked = min(k + _MORE, len(self))
+        step = max(1, _BLOCK_BYTES // (asked * 4 * vectors.shape[1]))
+        for start in range(0, len(vectors), step):
+            block = np.ascontiguousarray(vectors[start : start + step])
+            for vector, *found in zip(block, *self._candidates(block, asked, nprobe, without), strict=True):
+                answers.append(self._ranked(vector, k, nprobe, without, *found))
+        return answers
+
+    def _ranked(
+        self, vector: Floats, k: int, nprobe: int, without: Ids | None, products: Floats, ids: Ids, own: Floats
+    ) -> tuple[Ids, Floats]:
+        """The `k` best of the candidates of one vector, after fetching more of them as long as these may not do."""
+        while True:
+            asked, found = len(ids), ids >= 0
+            if asked < len(self) and found.all() and products[-1] + 2 * _PRODUCT_ERROR >= products[k - 1]:
+                asked = min(2 * asked, len(self))
+            elif found.sum() < k and nprobe < self.lists:
+                nprobe = min(2 * nprobe, self.lists)
+            else:
+                break
+            products, ids, own = (one[0] for one in self._candidates(vector[None], asked, nprobe, without))
+        ids, exact = ids[found], own[found].astype(np.float64) @ vector.astype(np.float64)
+        cosines = np.clip(exact, -1, 1).astype(np.float32)
+        best = np.lexsort((ids, -cosines))[:k]
+        return ids[best], cosines[best]
+
+    def _candidates(self, vectors: Floats, k: int, nprobe: int, without: Ids | None) -> tuple[Floats, Ids, Floats]:
+        """FAISS's products and ids (n, k), -1 where there are no more, and the vectors (n, k, dim) of these."""
         faiss = _faiss()
         options: dict[str, Any] = {}
         if without is not None and len(without):
@@ -109,5 +156,8 @@ class FaissIndex:
             parameters = faiss.SearchParametersIVF(nprobe=nprobe, **options)
         else:
             parameters = faiss.SearchParameters(**options)
-        products, ids = self._raw.search(np.ascontiguousarray(vectors), k, params=parameters)
-        return products, ids
+        products, ids = self._raw.search(vectors, k, params=parameters)
+        own = np.zeros((*ids.shape, vectors.shape[1]), np.float32)
+        if (ids >= 0).any():
+            own[ids >= 0] = self._raw.reconstruct_batch(ids[ids >= 0])
+        return products, ids, own

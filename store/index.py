@@ -19,11 +19,9 @@ from coldframe.store.store import Store
 from coldframe.store.text import path_to_text
 from coldframe.store.vectors import VectorKind, require_kept, unit_vectors
 
-INDEX_FORMAT = 1
+INDEX_FORMAT = 2
 IDENTITY_FILE = "index.json"
 VECTORS_FILE = "index.faiss"
-
-_TIES = 16  # answers more than were asked for, so that equal ones at the end come in row order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,16 +162,7 @@ class Index:
         Args:
             without: rows that are no answers.
         """
-        asked = min(k + _TIES, self.identity.rows)
-        answers = []
-        for cosines, rows in zip(
-            *self.faiss.search(vectors, asked, nprobe=self.identity.nprobe, without=without), strict=True
-        ):
-            found = rows >= 0
-            ids, cosine = rows[found], np.clip(cosines[found], -1, 1)
-            best = np.lexsort((ids, -cosine))[:k]
-            answers.append((ids[best], cosine[best]))
-        return answers
+        return self.faiss.search(vectors, k, nprobe=self.identity.nprobe, without=without)
 
 
 def open_index(store: Store, folder: str | os.PathLike[str] | None = None) -> Index:

@@ -1,5 +1,6 @@
 """Index build: a store's vectors go into an index, or only those that it lacks, and its recall is measured."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
@@ -21,7 +22,7 @@ from coldframe.store.index import (
     unit_digests,
 )
 from coldframe.store.markers import write_sealed_json
-from coldframe.store.neighbours import nearest
+from coldframe.store.neighbours import nearest, source_numbers
 from coldframe.store.store import Store
 from coldframe.store.text import path_to_text
 from coldframe.store.vectors import VectorKind, require_kept, vector_batches
@@ -73,7 +74,9 @@ def build_index(
         MissingDependency: FAISS is not installed.
     """
     require_kept(store, features)
-    place = index_folder(store) if folder is None else Path(folder)
+    place = index_folder(store) if folder is None else Path(os.path.abspath(folder))
+    if isinstance(store.place, Path) and store.place.resolve() in place.resolve().parents:
+        raise UsageError(f"{path_to_text(place)} is inside of {store.name}. Name a folder outside of the store.")
     store.refresh()
     digests, ok = unit_digests(store, features), store.ok_rows()
     if not len(ok):
@@ -158,20 +161,41 @@ def _empty(store: Store, ok: NDArray[np.int64], features: VectorKind, kind: Inde
 
 
 def _tune(faiss: FaissIndex, store: Store, ok: NDArray[np.int64], features: VectorKind) -> tuple[int, Recall | None]:
-    """Lists to visit, the fewest of 1, 2, 4, ... that find enough of the exact answers, and their recall."""
+    """Lists to visit, the fewest of 1, 2, 4, ... that find enough of the exact answers, and their recall.
+
+    Asked with and without answers of the query's own source, and the lower recall counts: clips of one video lie in one
+    list, which then holds all answers of the one question and none of the other.
+    """
     if faiss.kind == "exact":
         return 1, None
     queries = _spread(ok, RECALL_QUERIES)
     vectors = _all_vectors(store, queries, features)
-    exact = [one.rows for one in nearest(queries, store, RECALL_K, exclude_same_source=False, features=features)]
-    wanted, nprobe = sum(map(len, exact)), 1
-    while wanted:
-        found = [
-            faiss.search(vector[None], RECALL_K, nprobe=nprobe, without=query[None])[1][0]
-            for query, vector in zip(queries, vectors, strict=True)
-        ]
-        hits = sum(len(np.intersect1d(one, right)) for one, right in zip(found, exact, strict=True))
-        if hits >= RECALL_WANTED * wanted or nprobe >= faiss.lists:
-            return nprobe, Recall(k=RECALL_K, queries=len(queries), recall=hits / wanted)
+    asked = [
+        (groups, [one.rows for one in nearest(queries, store, RECALL_K, exclude, features)])
+        for groups, exclude in ((source_numbers(store), True), (np.arange(store.rows), False))
+    ]
+    asked = [(groups, exact) for groups, exact in asked if any(map(len, exact))]
+    nprobe = 1
+    while asked:
+        recall = min(_recall(faiss, queries, vectors, groups, exact, nprobe) for groups, exact in asked)
+        if recall >= RECALL_WANTED or nprobe >= faiss.lists:
+            return nprobe, Recall(k=RECALL_K, queries=len(queries), recall=recall)
         nprobe = min(2 * nprobe, faiss.lists)
     return 1, None  # one row alone, which has no neighbour to find
+
+
+def _recall(
+    faiss: FaissIndex,
+    queries: NDArray[np.int64],
+    vectors: NDArray[np.float32],
+    groups: NDArray[np.int64],
+    exact: list[NDArray[np.int64]],
+    nprobe: int,
+) -> float:
+    """Share of the `exact` answers that are found, where rows of the query's group are none."""
+    hits = 0
+    for query, vector, right in zip(queries, vectors, exact, strict=True):
+        without = np.flatnonzero(groups == groups[query])
+        ((found, _),) = faiss.search(vector[None], RECALL_K, nprobe=nprobe, without=without)
+        hits += len(np.intersect1d(found, right))
+    return hits / sum(map(len, exact))

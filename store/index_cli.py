@@ -123,9 +123,9 @@ def search_command(
 
 def _row_at(store: Store, video: str, seconds: float) -> int:
     """The ok row whose clip of `video` covers `seconds`; the one that begins last of several."""
-    paths = store.video_paths
-    found = [number for number, path in enumerate(paths) if path == video] or [
-        number for number, path in enumerate(paths) if path.endswith("/" + video)
+    paths, names = store.video_paths, (video, path_to_text(video))  # as it is shown, or as the file is called
+    found = [number for number, path in enumerate(paths) if path in names] or [
+        number for number, path in enumerate(paths) if path.endswith(tuple(f"/{name}" for name in names))
     ]
     if len(found) != 1:
         which = ", ".join(paths[number] for number in found[:3])

@@ -25,6 +25,8 @@ def as_rows(rows: RowNumbers, total: int) -> NDArray[np.int64]:
             count from the end, because a -1 that means "none" elsewhere must not become the last row here.
     """
     array = np.asarray(rows)
+    if array.ndim == 1 and array.dtype == object and all(isinstance(row, int) for row in array):
+        raise UsageError(f"Row {max(array, key=abs)} does not exist; allowed is 0 to {total - 1}.")
     if array.size == 0 and array.ndim == 1:
         return np.empty(0, np.int64)
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):

@@ -59,6 +59,8 @@ def test_classes_are_those_of_train_in_the_order_of_numbers() -> None:
     assert verb.codes.tolist() == [1, 0, 0, 2, 1, 0]
     assert action.codes.tolist() == [2, 1, 0, 5, 4, 3]
     assert action.is_seen.tolist() == [True] * 3 + [False] * 3
+    (long,) = make_tasks(rows_of([("9" * 5000,), ("10",), ("9",)]), np.array([0, 1, 2]))  # no number for int()
+    assert long.classes == (("9",), ("10",), ("9" * 5000,))
 
 
 def test_classes_do_not_depend_on_row_order_or_hash_seed() -> None:

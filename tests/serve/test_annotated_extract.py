@@ -156,12 +156,17 @@ def test_parts_make_the_same_store_and_other_annotations_do_not_fit(
     parts = open_store(tmp_path / "p.zarr")
     assert parts.plan_id == store.plan_id
     assert np.array_equal(parts.cls(), store.cls())
-    lines = [LINES[0].replace("late", "later"), *LINES[1:]]
-    (tmp_path / "b.csv").write_text("id,video,start,stop,verb,noun\n" + "\n".join(lines) + "\n")
     options[4] = tmp_path / "b.csv"
-    refused = coldframe("extract", *options, "1/2")
-    assert refused.exit_code == 2
-    assert "annotations changed" in refused.output
+    for old, new in (("late", "later"), ("5,7", "4,7"), ("5,7", "5,8"), ("pour", "stir")):
+        lines = [LINES[0].replace(old, new), *LINES[1:]]
+        (tmp_path / "b.csv").write_text("id,video,start,stop,verb,noun\n" + "\n".join(lines) + "\n")
+        for which in (["--part", "1/2"], []):
+            refused = coldframe("extract", *options[:-1], *which)
+            assert refused.exit_code == 2
+            assert "annotations" in refused.output
+            assert "Name the same videos and annotations to resume, or give a new --store" in refused.output
+    (tmp_path / "b.csv").write_text("id,video,start,stop,verb,noun\r\n" + "\r\n".join(reversed(LINES)))
+    assert coldframe("extract", *options, "1/2").exit_code in (0, 3)
 
 
 @pytest.mark.parametrize(
@@ -222,6 +227,22 @@ def test_annotations_without_a_window_are_no_failed_videos(folder: Path, bundle:
     retried = coldframe("retry-failed", tmp_path / "s.zarr", "--encoder", bundle.path)
     assert "0 rows tried again" in retried.stdout
     assert "could not be used when they were planned" not in retried.stdout
+
+
+def test_what_is_said_of_unusable_videos_can_be_done(folder: Path, bundle: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "bad.mp4").write_bytes(b"")
+    (tmp_path / "a.csv").write_text("id,video,start,stop\na,bad,5,7\nb,v,5,7\n")
+    options = ("--encoder", bundle.path, "--annotations", tmp_path / "a.csv", "--store", tmp_path / "s.zarr")
+    assert coldframe("extract", tmp_path, folder, *options).exit_code == 3
+    said = coldframe("retry-failed", tmp_path / "s.zarr", "--encoder", bundle.path).stdout
+    assert "Once they can, extract into a new store, as one of annotations does not grow." in said
+
+
+def test_no_time_is_no_other_recipe_below_zero(folder: Path, bundle: Bundle) -> None:
+    above, below = (
+        coldframe("plan", *arguments(folder, bundle, "--anticipation", time, "--json")).stdout for time in ("0", "-0")
+    )
+    assert json.loads(above)["recipe_id"] == json.loads(below)["recipe_id"]
 
 
 def test_one_content_under_two_annotated_names_is_refused(folder: Path, bundle: Bundle, tmp_path: Path) -> None:

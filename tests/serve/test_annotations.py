@@ -47,7 +47,7 @@ def test_epic_kitchens_columns_are_read_as_they_are(tmp_path: Path) -> None:
 
 
 def test_a_simple_file_takes_seconds_and_clock_times(tmp_path: Path) -> None:
-    text = "id,video,start,stop,label\na,x.mp4,1.5,2,cut\nb,x.mp4,1:02.25,01:02.25,pour\n"
+    text = "id,video,start,stop,label\na,x.mp4,1.5,2,cut \nb, x.mp4 ,1:02.25, 01:02.25, pour\n"
     found = read_annotations(written(tmp_path, text))
     assert [(one.start_s, one.stop_s) for one in found] == [
         (Fraction("1.5"), 2),

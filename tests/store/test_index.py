@@ -1,8 +1,11 @@
 """The index against exact search, and against every way in which it and its store can come apart."""
 
 import json
+import os
+import resource
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.metrics.pairwise import cosine_similarity
 
 from coldframe.cli import main
-from coldframe.errors import InputNotFound, MissingDependency, StoreError, UsageError
+from coldframe.errors import ColdframeError, InputNotFound, MissingDependency, StoreError, UsageError
 from coldframe.store import (
     Reason,
     Status,
@@ -27,7 +30,9 @@ from coldframe.store import (
 from coldframe.store.faiss_library import INDEX_KINDS, IndexKind
 from coldframe.store.index import VECTORS_FILE, index_folder, open_index
 from coldframe.store.index_build import build_index
+from coldframe.store.neighbours import Neighbours
 from coldframe.store.units import discard_units
+from coldframe.store.vectors import unit_vectors
 from tests.store.plans import ENCODER, small_geometry, small_plan
 
 FAILED_ROW = 5
@@ -204,6 +209,58 @@ def test_recall_of_clusters_is_what_a_count_by_hand_gives(tmp_path: Path) -> Non
     assert identity.recall.recall >= 0.95
 
 
+@pytest.mark.parametrize("kind", INDEX_KINDS)
+@pytest.mark.parametrize("noise", [0, 1e-4, 1e-3])
+def test_near_ties_are_those_of_exact_search_in_whatever_order_units_came(
+    tmp_path: Path, kind: IndexKind, noise: float
+) -> None:
+    generator = np.random.default_rng(3)
+    vectors = generator.standard_normal((1, 24)) + noise * generator.standard_normal((320, 24))
+    store = store_of(tmp_path / "s", vectors, [16] * 20, units=0)
+    for units in (range(10, 20), range(10)):  # an index that grows has the later rows first
+        for unit in units:
+            write(store, unit, vectors)
+        build_index(store, kind=kind)
+    queries = [0, 7, 160, 319]
+    index = open_index(store)
+    found = index.faiss.search(
+        vector_of(store, queries), 10, nprobe=index.faiss.lists, without=np.array([FAILED_ROW], np.int64)
+    )
+    for (rows, cosine), query, right in zip(
+        found, queries, nearest(queries, store, 11, exclude_same_source=False), strict=True
+    ):
+        others = rows != query
+        assert rows[others].tolist() == right.rows[: others.sum()].tolist()
+        assert cosine[others].tolist() == right.cosine[: others.sum()].tolist()
+
+
+def vector_of(store: Store, rows: list[int]) -> NDArray[np.float32]:
+    return unit_vectors(store, np.array(rows), "cls")
+
+
+def test_recall_is_that_of_the_question_that_is_asked(tmp_path: Path) -> None:
+    """Clips of a video are near-copies in one list, which is searched for nothing if they are no answers."""
+    generator = np.random.default_rng(2)
+    videos = generator.standard_normal((40, 1, 16)) + 0.05 * generator.standard_normal((40, 50, 16))
+    store = store_of(tmp_path / "s", videos.reshape(-1, 16), [50] * 40)
+    identity = build_index(store, kind="ivf").identity
+    assert identity.recall is not None
+    asked, index = store.ok_rows()[np.linspace(0, 1998, 200).astype(np.int64)], open_index(store)
+    shares = []
+    for exclude in (True, False):
+        found, right = (search(asked, 10, exclude_same_source=exclude) for search in (index.nearest, nearest_of(store)))
+        assert {len(one.rows) for one in found} == {10}
+        shares.append(sum(len(np.intersect1d(a.rows, b.rows)) for a, b in zip(found, right, strict=True)) / 2000)
+    assert identity.recall.recall == pytest.approx(min(shares), abs=1e-9)
+    assert min(shares) >= 0.95
+    (many,) = index.nearest([0], 1000)  # more than lie in the lists of a search
+    assert len(many.rows) == 1000
+
+
+def nearest_of(store: Store) -> Callable[..., list[Neighbours]]:
+    return lambda rows, k, **options: nearest(rows, store, k, **options)
+
+
 def test_a_store_without_vectors_of_that_kind_is_told(tmp_path: Path, vectors: NDArray[np.float64]) -> None:
     store = store_of(tmp_path / "s", vectors, [10] * 6)
     with pytest.raises(UsageError, match="keeps no patch tokens"):
@@ -284,3 +341,44 @@ def test_an_index_moves_with_its_store(tmp_path: Path, vectors: NDArray[np.float
         shutil.move(tmp_path / name, tmp_path / "there" / name)
     moved = open_store(tmp_path / "there/s")
     assert open_index(moved).nearest([20], 1)[0].rows.tolist() == [30]
+
+
+def test_an_index_does_not_lie_in_its_store_and_may_fill_an_empty_folder(
+    tmp_path: Path, vectors: NDArray[np.float64], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_of(tmp_path / "s", vectors, [10] * 6)
+    (tmp_path / "link").symlink_to(store.path)
+    before = sorted(store.path.rglob("*"))
+    for inside in (store.path / "index", store.path / "units/index", tmp_path / "link/index"):
+        assert "is inside of" in run("index", str(store.path), "--out", str(inside), code=2)
+    assert sorted(store.path.rglob("*")) == before
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    run("index", str(store.path), "--out", ".")
+    assert "row 30" in run("search", str(store.path), "--index", ".", "--row", "20")
+
+
+def test_what_cannot_be_written_or_read_is_said(tmp_path: Path, vectors: NDArray[np.float64]) -> None:
+    store = store_of(tmp_path / "s", vectors, [10] * 6)
+    name = os.fsdecode(b"\xff.index")
+    place = str(tmp_path / name)
+    run("index", str(store.path), "--out", place)
+    assert "FAISS takes only paths in UTF-8" in run("search", str(store.path), "--row", "0", "--index", place, code=2)
+    shutil.rmtree(place)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # as on a disk that is full
+    try:
+        with pytest.raises(ColdframeError, match=r"Cannot write .*File too large"):
+            build_index(store)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["s"]
+
+
+def test_a_video_is_named_as_it_is_shown_or_as_its_file_is(tmp_path: Path, vectors: NDArray[np.float64]) -> None:
+    store = store_of(tmp_path / "s", vectors, [10] * 6)
+    build_index(store)
+    shown, named = (run("search", str(store.path), "--video", name) for name in (r"kurz \\ 3 é.mp4", r"kurz \ 3 é.mp4"))
+    assert shown == named
+    assert shown.startswith("like row 30")
+    assert f"Row {10**25} does not exist" in run("search", str(store.path), "--row", str(10**25), code=2)
