@@ -99,6 +99,11 @@ def _check(store: Store, target: Target, out: Path, patches: bool) -> None:
         )
     if not len(store.ok_rows()):
         raise UsageError(f"{store.name} has no row that is ok.")
+    if target == "npy" and store.recipe.window != "grid":
+        raise UsageError(
+            f"The clips of {store.name} are made by annotations, and an npy file a video is for clips that cut all of "
+            "it. Use another format."
+        )
     if target == "npy" and not len(_whole_videos(store)):
         raise UsageError(f"{store.name} has no video whose rows are all ok. Finish it, or use another format.")
 
@@ -115,6 +120,7 @@ class _Facts:
     def __init__(self, store: Store) -> None:
         self._clips = {name: store.column(name) for name in ("video", "clip_start_s", "clip_end_s", "n_real", "flags")}
         self._videos = {name: store.video_column(name) for name in store.video_columns}
+        self._annotations = {name: store.annotation_column(name) for name in store.annotation_columns}
 
     def of(self, row: int) -> dict[str, Any]:
         """JSON values by name; manifest columns and facts of the video under `video_<name>`."""
@@ -127,6 +133,7 @@ class _Facts:
             "n_real": int(self._clips["n_real"][row]),
             "flags": [flag.name.lower() for flag in flags if flag.name],
             **{f"video_{name}": _plain(column[video]) for name, column in self._videos.items()},
+            **{f"annotation_{name}": _plain(column[row]) for name, column in self._annotations.items()},
         }
 
 
