@@ -61,7 +61,7 @@ class FieldPairs:
         reads = self._references is not None or packet.is_keyframe or self._reader.may_have_fields
         if packet.is_keyframe and packet.has_sidedata("new_extradata"):
             self._reader.take_settings(bytes(packet.get_sidedata("new_extradata")))
-        picture = self._reader.read(bytes(packet)) if reads else Picture()
+        picture = self._reader.read(memoryview(packet)) if reads else Picture()
         number, before = self._count, self._last
         if self._references is not None:
             self._references.add(number, picture, is_key=packet.is_keyframe)

@@ -54,7 +54,7 @@ class PictureReader:
         self._length_bytes = 0  # in front of each unit; 0 where start codes separate them
         self.take_settings(extradata or b"")
 
-    def read(self, data: bytes) -> Picture:
+    def read(self, data: bytes | memoryview) -> Picture:
         """The picture in a packet, by its first slice; of fields, which of them the packet holds."""
         fields, first = 0, None
         for unit in self._units(data):
@@ -86,21 +86,22 @@ class PictureReader:
             sets_left = extradata[at] if at < len(extradata) else 0
             at += 1
 
-    def _units(self, data: bytes) -> Iterator[bytes]:
+    def _units(self, data: bytes | memoryview) -> Iterator[bytes]:
         """The first bytes of each NAL unit, without emulation prevention."""
         at, mark = 0, b"\0\0\1"
+        searched = b"" if self._length_bytes else bytes(data)
         while True:
             if self._length_bytes:
                 length = int.from_bytes(data[at : at + self._length_bytes], "big")
                 begin = at + self._length_bytes
                 at = begin + length
             else:
-                found = data.find(mark, at)
+                found = searched.find(mark, at)
                 begin = at = len(data) if found < 0 else found + len(mark)
             if begin >= len(data):
                 return
             length = _PARAMETER_BYTES if data[begin] & 31 in (_SPS, _PPS) else HEAD_BYTES
-            yield data[begin : begin + length].replace(b"\0\0\3", b"\0\0")
+            yield bytes(data[begin : begin + length]).replace(b"\0\0\3", b"\0\0")
 
     def _read_parameters(self, unit: bytes) -> None:
         kind = unit[0] & 31 if unit else 0
