@@ -12,7 +12,7 @@ from coldframe.probes.attentive_report import AttentiveReport
 from coldframe.probes.division import divide
 from coldframe.probes.heads import HeadShape, Parameters
 from coldframe.probes.kept_memory import KeptMemory
-from coldframe.probes.loader import DEFAULT_MEMORY_BYTES, TokenLoader
+from coldframe.probes.loader import DEFAULT_MEMORY_BYTES, TokenLoader, micro_batch_rows
 from coldframe.probes.presets import Loss, Preset
 from coldframe.probes.scored import score
 from coldframe.probes.sealed import count_read, require_readable
@@ -24,7 +24,6 @@ from coldframe.probes.training import (
     Trained,
     choose_setting,
     logits_of,
-    micro_batch_rows,
     require_device,
     score_heads,
     train_heads,

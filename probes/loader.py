@@ -15,6 +15,10 @@ from coldframe.probes.kept_memory import KeptMemory
 from coldframe.probes.read_order import ReadOrder
 from coldframe.probes.token_view import ShardedStore, TokenBatch, TokenView
 
+# Tokens, as stored, that pass through the heads at once. Each piece reads all parameters of the grid, and products of
+# few rows with them are slow: 20 heads of width 1,024 have 1 GB of parameters.
+MICRO_BATCH_BYTES = 512 << 20
+_PIECES_IN_MEMORY = 8  # three that are whole, and five among which rows are mixed
 DEFAULT_MEMORY_BYTES = 4 << 30
 _READ_BYTES = 8 << 20  # one read; a row of this size or more is read alone
 _AHEAD = 1  # batches that wait in the queue
@@ -164,3 +168,9 @@ class TokenLoader:
             rng=None if self.seed is None else np.random.default_rng([self.seed, number]),
         )
         return self._reader.batches(order)
+
+
+def micro_batch_rows(batch: int, row_bytes: int, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> int:
+    """The largest divisor of `batch` whose tokens fit into `MICRO_BATCH_BYTES` and an eighth of a loader's memory."""
+    fitting = max(1, min(MICRO_BATCH_BYTES, memory_bytes // _PIECES_IN_MEMORY) // row_bytes)
+    return max(rows for rows in range(1, batch + 1) if batch % rows == 0 and rows <= fitting)

@@ -12,7 +12,7 @@ from coldframe.probes.attentive_report import AttentiveReport
 from coldframe.probes.features import read_features
 from coldframe.probes.heads import HeadShape
 from coldframe.probes.linear import LinearReport
-from coldframe.probes.loader import DEFAULT_MEMORY_BYTES, TokenLoader
+from coldframe.probes.loader import DEFAULT_MEMORY_BYTES, TokenLoader, micro_batch_rows
 from coldframe.probes.logistic import LinearHead, Link
 from coldframe.probes.logistic_probe import LogisticReport
 from coldframe.probes.multilabel import MultiLabelReport
@@ -23,7 +23,7 @@ from coldframe.probes.ridge import RidgeHead
 from coldframe.probes.saved import Prediction, ProbeCard, Tensors, geometry_dict
 from coldframe.probes.scored import Scored
 from coldframe.probes.token_view import ShardedStore
-from coldframe.probes.training import logits_of, micro_batch_rows, require_device
+from coldframe.probes.training import logits_of, require_device
 
 _LINEAR_TENSORS = ("mean", "scale", "weight", "intercept")
 _ROWS = 1024  # of a linear probe's features at once

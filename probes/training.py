@@ -15,16 +15,11 @@ from coldframe.probes.adamw import Schedule, StackedAdamW
 from coldframe.probes.heads import HeadShape, Parameters, forward, initialise
 from coldframe.probes.kept_memory import KeptMemory
 from coldframe.probes.late_gradients import LateGradients
-from coldframe.probes.loader import DEFAULT_MEMORY_BYTES, TokenLoader
+from coldframe.probes.loader import TokenLoader
 from coldframe.probes.losses import cross_entropy, losses
 from coldframe.probes.metrics import balanced_accuracy, confusion, decide
 from coldframe.probes.token_digest import TokenDigest
 from coldframe.probes.token_view import TokenBatch
-
-# Tokens, as stored, that pass through the heads at once. Each piece reads all parameters of the grid, and products of
-# few rows with them are slow: 20 heads of width 1,024 have 1 GB of parameters.
-MICRO_BATCH_BYTES = 512 << 20
-_PIECES_IN_MEMORY = 8  # three that are whole, and five among which rows are mixed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,12 +86,6 @@ def require_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UsageError(f"device is {name!r}, but PyTorch sees {torch.cuda.device_count()} CUDA devices. Use cpu.")
     return device
-
-
-def micro_batch_rows(batch: int, row_bytes: int, memory_bytes: int = DEFAULT_MEMORY_BYTES) -> int:
-    """The largest divisor of `batch` whose tokens fit into `MICRO_BATCH_BYTES` and an eighth of a loader's memory."""
-    fitting = max(1, min(MICRO_BATCH_BYTES, memory_bytes // _PIECES_IN_MEMORY) // row_bytes)
-    return max(rows for rows in range(1, batch + 1) if batch % rows == 0 and rows <= fitting)
 
 
 def train_heads(

@@ -7,7 +7,7 @@ from torch import nn
 
 from coldframe.errors import UsageError
 from coldframe.probes.heads import HeadShape, initialise
-from coldframe.probes.loader import TokenLoader
+from coldframe.probes.loader import TokenLoader, micro_batch_rows
 from coldframe.probes.presets import PRESETS
 from coldframe.probes.token_view import TokenView
 from coldframe.probes.training import (
@@ -15,7 +15,6 @@ from coldframe.probes.training import (
     Setting,
     Trained,
     choose_setting,
-    micro_batch_rows,
     require_device,
     score_heads,
     train_heads,
