@@ -16,9 +16,10 @@ from coldframe.store.text import path_to_text
 
 # Only a filter for walking folders: a file that is named, in a manifest or on the command line, is always tried.
 VIDEO_ENDINGS = frozenset({
-    ".3gp", ".asf", ".avi", ".avif", ".flv", ".gif", ".h264", ".hevc", ".ivf", ".m2ts", ".m4v", ".mkv", ".mov",
+    ".3g2", ".3gp", ".asf", ".avi", ".avif", ".flv", ".gif", ".h264", ".hevc", ".ivf", ".m2ts", ".m4v", ".mkv", ".mov",
     ".mp4", ".mpeg", ".mpg", ".mts", ".ogg", ".ogv", ".rm", ".rmvb", ".ts", ".vob", ".webm", ".wmv",
 })  # fmt: skip
+_SHOWN_ENDINGS = 8
 MANIFEST_ENDINGS = frozenset({".csv", ".parquet", ".pq"})
 
 
@@ -84,8 +85,12 @@ def collect_inputs(paths: Iterable[str]) -> Inputs:
 
 
 def passed_over(ignored: Mapping[str, int]) -> str:
-    """`Inputs.ignored` in words."""
-    return ", ".join(f"{n} {ending or 'without ending'}" for ending, n in sorted(ignored.items())) or "nothing"
+    """`Inputs.ignored` in words, the commonest endings first."""
+    commonest = sorted(ignored.items(), key=lambda item: (-item[1], item[0]))
+    words = [f"{n} {ending or 'without ending'}" for ending, n in commonest[:_SHOWN_ENDINGS]]
+    if rest := commonest[_SHOWN_ENDINGS:]:
+        words.append(f"{sum(n for _, n in rest)} of {len(rest)} other endings")
+    return ", ".join(words) or "nothing"
 
 
 def _videos_of(path: str, ignored: Counter[str]) -> Iterator[InputVideo]:

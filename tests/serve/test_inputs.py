@@ -8,7 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from coldframe.errors import InputNotFound, UsageError
-from coldframe.serve.inputs import collect_inputs, read_manifest
+from coldframe.serve.inputs import collect_inputs, passed_over, read_manifest
 
 ODD_NAMES = ["a b.mp4", "line\nbreak.mp4", "%03d.mp4", "ü.mp4", "back\\slash.mp4", "x:y.mp4", os.fsdecode(b"\xff.mp4")]
 
@@ -148,3 +148,9 @@ def test_empty_folder_says_what_was_passed_over(tmp_path: Path) -> None:
     touch(tmp_path / "a.txt")
     with pytest.raises(UsageError, match=r"Passed over: 1 \.txt"):
         collect_inputs([str(tmp_path)])
+
+
+def test_what_was_passed_over_fits_on_a_line() -> None:
+    ignored = {f".{letter}": 10 - place for place, letter in enumerate("jihgfedcba")} | {"": 3}
+    assert passed_over(ignored) == "10 .j, 9 .i, 8 .h, 7 .g, 6 .f, 5 .e, 4 .d, 3 without ending, 6 of 3 other endings"
+    assert passed_over({}) == "nothing"
