@@ -91,7 +91,7 @@ def index_folder(store: Store, folder: str | os.PathLike[str] | None = None) -> 
     """Where a store's index lies: at `folder`, or `NAME.index` beside it.
 
     Raises:
-        UsageError: the folder is empty text or in an object store, or the store is and no folder is named.
+        UsageError: the folder is empty text, not UTF-8 or in an object store, or the store is and none is named.
     """
     beside = isinstance(store.place, Path) and store.place.with_name(f"{store.place.name}.index")
     place = beside if folder is None else place_of(folder)
@@ -100,6 +100,13 @@ def index_folder(store: Store, folder: str | os.PathLike[str] | None = None) -> 
             f"The index of {store.name} cannot lie in an object store, as FAISS reads local files. Name a local folder "
             "(--out of `coldframe index`, --index of `coldframe search`)."
         )
+    try:
+        os.fsencode(place).decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"FAISS takes only paths in UTF-8, and {path_to_text(place)} is none. Name another folder for the index "
+            "(--out of `coldframe index`, --index of `coldframe search`)."
+        ) from error
     return place
 
 
