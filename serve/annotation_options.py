@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args
 
 import click
 
+from coldframe.cli_errors import one_line
 from coldframe.errors import UsageError
 from coldframe.serve.annotations import annotate, read_annotations
 from coldframe.serve.inputs import Inputs
@@ -123,7 +124,7 @@ def left_out_lines(left_out: LeftOut) -> list[str]:
     """What makes no row, for people; no line if nothing is left out."""
     lines = []
     if left_out.missing:
-        names = ", ".join(list(left_out.missing)[:5])
+        names = one_line(", ".join(list(left_out.missing)[:5]))
         lines.append(
             f"left out  {sum(left_out.missing.values())} annotations of {len(left_out.missing)} videos that were not "
             f"given: {names}{', ...' if len(left_out.missing) > 5 else ''}"

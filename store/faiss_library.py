@@ -1,13 +1,12 @@
 """FAISS: the one place that imports it. Indexes of inner products of unit vectors, with row numbers as ids."""
 
-import os
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coldframe.errors import MissingDependency, StoreError, UsageError
+from coldframe.errors import MissingDependency, StoreError
 from coldframe.store.text import path_to_text
 
 IndexKind = Literal["exact", "ivf"]
@@ -77,15 +76,10 @@ class FaissIndex:
 
         Raises:
             StoreError: FAISS cannot read it.
-            UsageError: the path is not UTF-8.
         """
         faiss = _faiss()
         try:
-            raw = faiss.read_index(os.fsencode(path).decode(), faiss.IO_FLAG_MMAP if kind == "ivf" else 0)
-        except UnicodeDecodeError as error:
-            raise UsageError(
-                f"FAISS takes only paths in UTF-8, and {path_to_text(path)} is none. Keep the index in another folder."
-            ) from error
+            raw = faiss.read_index(str(path), faiss.IO_FLAG_MMAP if kind == "ivf" else 0)
         except RuntimeError as error:
             raise StoreError(f"FAISS cannot read {path_to_text(path)} ({str(error).splitlines()[0]}).") from error
         return cls(raw, kind)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from coldframe.errors import InputNotFound, StoreError, UsageError
 from coldframe.store.faiss_library import FaissIndex, IndexKind
-from coldframe.store.files import Written, sha256_file
+from coldframe.store.files import Written, place_of, sha256_file
 from coldframe.store.markers import NotAMarker, read_sealed_json
 from coldframe.store.neighbours import Neighbours, source_numbers
 from coldframe.store.rows import RowNumbers, as_rows
@@ -87,9 +87,27 @@ class IndexIdentity:
         )
 
 
-def index_folder(store: Store) -> Path:
-    """Where a store's index lies unless another place is named: `NAME.index` beside it."""
-    return store.path.with_name(f"{store.path.name}.index")
+def index_folder(store: Store, folder: str | os.PathLike[str] | None = None) -> Path:
+    """Where a store's index lies: at `folder`, or `NAME.index` beside it.
+
+    Raises:
+        UsageError: the folder is empty text, not UTF-8 or in an object store, or the store is and none is named.
+    """
+    beside = isinstance(store.place, Path) and store.place.with_name(f"{store.place.name}.index")
+    place = beside if folder is None else place_of(folder)
+    if not isinstance(place, Path):
+        raise UsageError(
+            f"The index of {store.name} cannot lie in an object store, as FAISS reads local files. Name a local folder "
+            "(--out of `coldframe index`, --index of `coldframe search`)."
+        )
+    try:
+        os.fsencode(place).decode()
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"FAISS takes only paths in UTF-8, and {path_to_text(place)} is none. Name another folder for the index "
+            "(--out of `coldframe index`, --index of `coldframe search`)."
+        ) from error
+    return place
 
 
 def unit_digests(store: Store, features: VectorKind) -> dict[int, str]:
@@ -177,7 +195,7 @@ def open_index(store: Store, folder: str | os.PathLike[str] | None = None) -> In
         UsageError: it is of another recipe.
         MissingDependency: FAISS is not installed.
     """
-    place = index_folder(store) if folder is None else Path(folder)
+    place = index_folder(store, folder)
     identity = read_identity(place)
     name = path_to_text(place)
     if identity.recipe_id != store.recipe_id:

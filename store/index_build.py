@@ -1,6 +1,5 @@
 """Index build: a store's vectors go into an index, or only those that it lacks, and its recall is measured."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
@@ -74,7 +73,7 @@ def build_index(
         MissingDependency: FAISS is not installed.
     """
     require_kept(store, features)
-    place = index_folder(store) if folder is None else Path(os.path.abspath(folder))
+    place = index_folder(store, folder)
     if isinstance(store.place, Path) and store.place.resolve() in place.resolve().parents:
         raise UsageError(f"{path_to_text(place)} is inside of {store.name}. Name a folder outside of the store.")
     store.refresh()

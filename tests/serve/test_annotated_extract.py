@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from coldframe.cli import main
 from coldframe.export import Bundle
+from coldframe.serve.annotation_options import LeftOut, left_out_lines
 from coldframe.serve.clips import VideoCache, VideoClips, read_clips
 from coldframe.store import Flag, Reason, Status, Store, open_store, read_plan, verify_store
 from tests.barcode import read_number, write_video
@@ -252,3 +253,8 @@ def test_one_content_under_two_annotated_names_is_refused(folder: Path, bundle: 
     done = coldframe("plan", tmp_path, "--encoder", bundle.path, "--annotations", tmp_path / "a.csv")
     assert done.exit_code == 2
     assert "annotations name both" in done.output
+
+
+def test_names_from_a_file_do_not_steer_the_terminal() -> None:
+    (line,) = left_out_lines(LeftOut(missing={"gone\x1b[31m\nrows 0": 1}))
+    assert line == "left out  1 annotations of 1 videos that were not given: gone\\x1b[31m rows 0"

@@ -362,9 +362,8 @@ def test_what_cannot_be_written_or_read_is_said(tmp_path: Path, vectors: NDArray
     store = store_of(tmp_path / "s", vectors, [10] * 6)
     name = os.fsdecode(b"\xff.index")
     place = str(tmp_path / name)
-    run("index", str(store.path), "--out", place)
-    assert "FAISS takes only paths in UTF-8" in run("search", str(store.path), "--row", "0", "--index", place, code=2)
-    shutil.rmtree(place)
+    for command in (["index", "--out"], ["search", "--row", "0", "--index"]):
+        assert "FAISS takes only paths in UTF-8" in run(*command, place, str(store.path), code=2)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # as on a disk that is full
     try:

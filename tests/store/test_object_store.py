@@ -14,6 +14,7 @@ import pytest
 import zarr
 from click.testing import CliRunner
 
+from coldframe.cli import main
 from coldframe.errors import ColdframeError, StoreError, UsageError
 from coldframe.store import (
     Store,
@@ -31,6 +32,7 @@ from coldframe.store import (
 from coldframe.store import lease as lease_module
 from coldframe.store.cli import info_command
 from coldframe.store.convert import convert
+from coldframe.store.index import open_index
 from coldframe.store.object_path import ObjectPath
 from tests.store.plans import ENCODER, small_geometry, small_plan, small_result
 from tests.store.s3 import BUCKET, FrontDoor, s3_server
@@ -96,6 +98,19 @@ def test_refused_and_unkept_puts_change_nothing(
     assert door.refused > 0
     assert lies > 0
     assert sum("writing it again" in record.message for record in caplog.records) == lies  # each of them was seen
+
+
+def test_an_index_lies_on_a_local_disk(remote: Store, local: Store, tmp_path: Path) -> None:
+    place = str(tmp_path / "i")
+    for more in ([], ["--out", f"s3://{BUCKET}/i"]):
+        refused = CliRunner().invoke(main, ["index", URL, *more])
+        assert refused.exit_code == 2
+        assert "Name a local folder (--out" in refused.output
+    assert CliRunner().invoke(main, ["index", URL, "--out", place]).exit_code == 0
+    assert CliRunner().invoke(main, ["search", URL, "--row", "0", "--index", place]).exit_code == 0
+    (found,), (right,) = open_index(remote, place).nearest([0], 3), nearest([0], local, 3)
+    assert found.rows.tolist() == right.rows.tolist()
+    assert "Name a local folder" in CliRunner().invoke(main, ["search", URL, "--row", "0"]).output
 
 
 def test_the_reader_sees_what_a_local_reader_sees(local: Store, remote: Store) -> None:
