@@ -101,6 +101,8 @@ def anticipation_command(
     started = time.perf_counter()
     opened = open_store(store)
     options.labelled(opened, None)
+    if verb == noun:
+        raise UsageError(f"--verb and --noun are both {verb!r}. Name two columns, or leave --noun out.")
     columns = (verb,) if noun is None else (verb, noun)
     if len({challenge is None, challenge_store is None, sls is None}) > 1:
         raise UsageError("--challenge, --challenge-store and --sls belong together. Give all three, or none.")

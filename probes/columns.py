@@ -78,12 +78,12 @@ def row_text(store: TokenStore, name: str) -> list[str]:
 def _of_annotations(store: AnnotatedStore, name: str) -> list[str]:
     texts = [""] * len(store.video_column("path"))
     for video, text in zip(store.column("video").tolist(), annotation_text(store, name), strict=True):
-        if texts[video] and text != texts[video]:
+        if text and texts[video] and text != texts[video]:
             raise UsageError(
                 f"annotation column {name!r} has several values in {store.video_column('path')[video]}, such as "
                 f"{texts[video]!r} and {text!r}; here it must say one thing of a video."
             )
-        texts[video] = text
+        texts[video] = text or texts[video]
     return texts
 
 

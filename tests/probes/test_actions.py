@@ -107,6 +107,17 @@ def test_an_annotation_column_serves_as_one_of_videos_if_it_says_one_thing(store
         video_text(store, "person")
 
 
+@pytest.mark.parametrize("empty", [0, 3])
+def test_an_empty_cell_says_nothing_wherever_it_stands(
+    store: Store, monkeypatch: pytest.MonkeyPatch, empty: int
+) -> None:
+    cells = list(store.annotation_column("participant_id"))
+    whole = video_text(store, "participant_id")
+    cells[empty] = ""
+    monkeypatch.setattr(Store, "annotation_column", lambda self, name: cells)
+    assert video_text(store, "participant_id") == whole
+
+
 def test_a_split_in_a_file_divides_actions(store: Store, tmp_path: Path) -> None:
     made = make_split(store, by=("participant_id",), label=None, seed=3)
     made.write(tmp_path / "split.json")
