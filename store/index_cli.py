@@ -38,7 +38,7 @@ from coldframe.store.vectors import VECTOR_KINDS, VectorKind
 @click.option("--out", metavar="DIR", help="Where the index is.  [default: STORE.index]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def index_command(store: str, features: VectorKind, kind: IndexKind, out: str | None, as_json: bool) -> None:
-    """Build a FAISS index of the ok rows of STORE beside it, or bring it up to date.
+    """Build a FAISS index of the ok rows of STORE beside it, or bring one that is there up to date.
 
     \b
     Examples:

@@ -38,7 +38,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     ),
     "index": Subcommand(
         target="coldframe.store.index_cli:index_command",
-        short_help="Build a FAISS index of a store's clips, or bring it up to date.",
+        short_help="Build a FAISS index of the ok rows of STORE beside it.",
     ),
     "info": Subcommand(
         target="coldframe.store.cli:info_command",
@@ -62,7 +62,7 @@ SUBCOMMANDS: Mapping[str, Subcommand] = {
     ),
     "search": Subcommand(
         target="coldframe.store.index_cli:search_command",
-        short_help="Find the clips of a store that are most like one of its clips.",
+        short_help="Find the clips of STORE that are most like one of its clips.",
     ),
     "verify": Subcommand(
         target="coldframe.serve.verify_cli:verify_command",

