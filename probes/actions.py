@@ -239,6 +239,14 @@ def _task(name: str, values: Sequence[Classes], train: NDArray[np.int64]) -> Tas
     )
 
 
+def class_name(words: Classes) -> str:
+    """One text for a class; words with commas are quoted as in CSV, so that two classes never have one name."""
+    if len(words) == 1:
+        return words[0]
+    doubled = ((word, word.replace('"', '""')) for word in words)
+    return ", ".join(f'"{inside}"' if "," in word or '"' in word else word for word, inside in doubled)
+
+
 def _order(value: Classes) -> tuple[tuple[int, int, str], ...]:
     """Sort key: whole numbers by value before other texts by code point."""
     return tuple((0, int(part), part) if _NUMBER.fullmatch(part) else (1, 0, part) for part in value)

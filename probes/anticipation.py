@@ -22,7 +22,7 @@ from coldframe.probes.action_scores import (
     require_finite,
     score_task,
 )
-from coldframe.probes.actions import ActionRows, ActionStore, Task, divide_actions, make_tasks
+from coldframe.probes.actions import ActionRows, ActionStore, Task, class_name, divide_actions, make_tasks
 from coldframe.probes.attentive import Options, grid, part_loaders, token_view
 from coldframe.probes.bootstrap import Interval, cluster_robust
 from coldframe.probes.heads import HeadShape, Parameters
@@ -241,4 +241,4 @@ def _per_class(task: Task, ranks: Ranks, split: Split) -> tuple[tuple[str, int, 
     hits = np.bincount(codes, weights=(ranks < k).mean(axis=0))
     names = [*task.classes, *task.unseen]
     present = np.flatnonzero(support)
-    return tuple((", ".join(names[c]), int(support[c]), float(hits[c] / support[c])) for c in present.tolist())
+    return tuple((class_name(names[c]), int(support[c]), float(hits[c] / support[c])) for c in present.tolist())

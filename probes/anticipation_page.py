@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 
 from coldframe.probes import svg
+from coldframe.probes.actions import class_name
 from coldframe.probes.anticipation import AnticipationReport, TaskResult
 from coldframe.probes.anticipation_report import (
     METRICS,
@@ -96,7 +97,7 @@ def _scores(report: AnticipationReport) -> str:
 
 def _classes(one: TaskResult) -> str:
     largest = sorted(one.per_class, key=lambda entry: (-entry[1], entry[0]))[:_MOST_CLASSES]
-    known = {", ".join(name) for name in one.task.classes}
+    known = {class_name(name) for name in one.task.classes}
     rows = [
         [
             name,

@@ -8,6 +8,7 @@ import numpy as np
 
 from coldframe.cli_errors import one_line
 from coldframe.probes.action_scores import TaskScore
+from coldframe.probes.actions import class_name
 from coldframe.probes.anticipation import AnticipationReport, TaskResult
 from coldframe.probes.bootstrap import Interval
 from coldframe.probes.caveats import of_encoder, of_reads
@@ -116,7 +117,7 @@ def _finite(value: float) -> float | None:
 
 def _task_dict(one: TaskResult) -> dict[str, Any]:
     return {
-        "train_classes": [", ".join(name) for name in one.task.classes],
+        "train_classes": [class_name(name) for name in one.task.classes],
         "test_classes": one.seeds[0].classes,
         "unseen_rows": one.unseen_rows,
         "unseen_classes": one.unseen_classes,

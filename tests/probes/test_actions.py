@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from coldframe.errors import StoreError, UsageError
-from coldframe.probes.actions import ActionRows, divide_actions, make_tasks, select_actions
+from coldframe.probes.actions import ActionRows, class_name, divide_actions, make_tasks, select_actions
 from coldframe.probes.category import Category
 from coldframe.probes.columns import video_text
 from coldframe.probes.linear import linear_probe
@@ -81,6 +81,13 @@ def test_classes_do_not_depend_on_row_order_or_hash_seed() -> None:
     ]
     assert found[0] == found[1]
     assert len(json.loads(found[0])[2]) == 35
+
+
+def test_two_classes_never_have_one_name() -> None:
+    assert class_name(("wash, dry",)) == "wash, dry"
+    assert class_name(("wash", "cup")) == "wash, cup"
+    pairs = [("a, b", "c"), ("a", "b, c"), ('"a', 'b", c'), ('"a, b"', "c"), ("a", '"b, c"')]
+    assert len({class_name(pair) for pair in pairs}) == len(pairs)
 
 
 def test_one_column_is_one_task() -> None:
