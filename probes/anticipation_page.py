@@ -17,8 +17,8 @@ from coldframe.probes.anticipation_report import (
     to_dict,
     warnings,
 )
-from coldframe.probes.html_parts import facts_list, heading, number, reads_tile, section, table, warnings_list
-from coldframe.probes.page import document, extraction_facts, require_html, split_facts, write_both
+from coldframe.probes.html_parts import heading, number, reads_tile, section, table, warnings_list
+from coldframe.probes.page import split_facts, write_sections
 from coldframe.probes.svg import text
 
 _MOST_CLASSES = 200  # of one task in the table; JSON has all of them
@@ -36,18 +36,21 @@ def write_anticipation_page(
         UsageError: the name does not end in `.html`.
         ColdframeError: it cannot be written.
     """
-    require_html(file)
-    facts = extraction_facts(report.store)
     sections = [
         _head(report),
         warnings_list(warnings(report)),
         section("Scores", _scores(report)),
         *(section(f"Classes: {one.task.name}", _classes(one)) for one in report.tasks),
-        section("What was extracted how", facts_list(facts)),
-        section("The probe", facts_list(_facts(report, seconds))),
     ]
-    html = document(f"{title(report)}: {report.store.recipe.encoder}", sections)
-    write_both(file, html, {"probe": to_dict(report), "extraction": facts, "seconds": dict(seconds)})
+    write_sections(
+        file,
+        report.store,
+        title=f"{title(report)}: ",
+        sections=sections,
+        facts=_facts(report, seconds),
+        plain=to_dict(report),
+        seconds=seconds,
+    )
 
 
 def _head(report: AnticipationReport) -> str:

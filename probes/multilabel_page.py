@@ -6,10 +6,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from coldframe.probes import svg
-from coldframe.probes.html_parts import facts_list, heading, number, reads_tile, section, table, warnings_list
+from coldframe.probes.html_parts import heading, number, reads_tile, section, table, warnings_list
 from coldframe.probes.multilabel import MultiLabelReport
 from coldframe.probes.multilabel_report import CALIBRATION_MEANING, PROTOCOL, seed_meaning, to_dict, warnings
-from coldframe.probes.page import document, extraction_facts, require_html, split_facts, write_both
+from coldframe.probes.page import split_facts, write_sections
 from coldframe.probes.report import CALIBRATION_NAMES
 from coldframe.probes.svg import text
 
@@ -26,18 +26,21 @@ def write_multilabel_page(
         UsageError: the name does not end in `.html`.
         ColdframeError: it cannot be written.
     """
-    require_html(file)
-    facts = extraction_facts(report.store)
     sections = [
         _head(report),
         warnings_list(warnings(report)),
         section("Scores", _scores(report)),
         section("Classes", _classes(report)),
-        section("What was extracted how", facts_list(facts)),
-        section("The probe", facts_list(_probe_facts(report, seconds))),
     ]
-    html = document(f"{report.label}: multi-label probe of {report.store.recipe.encoder}", sections)
-    write_both(file, html, {"probe": to_dict(report), "extraction": facts, "seconds": dict(seconds)})
+    write_sections(
+        file,
+        report.store,
+        title=f"{report.label}: multi-label probe of ",
+        sections=sections,
+        facts=_probe_facts(report, seconds),
+        plain=to_dict(report),
+        seconds=seconds,
+    )
 
 
 def _head(report: MultiLabelReport) -> str:

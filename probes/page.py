@@ -59,6 +59,31 @@ def write_page(
     write_both(file, _page(probe, controls, facts, seconds), plain)
 
 
+def write_sections(
+    file: str | os.PathLike[str],
+    store: TokenStore,
+    *,
+    title: str,
+    sections: Sequence[str],
+    facts: Mapping[str, str],
+    plain: Mapping[str, Any],
+    seconds: Mapping[str, float],
+) -> None:
+    """`write_page` of a readout with sections of its own; the store's extraction and the probe's facts follow them.
+
+    Args:
+        title: of the page, before the encoder's name.
+        sections: HTML.
+        facts: about the probe, in words.
+        plain: the probe's numbers for JSON.
+    """
+    require_html(file)
+    extraction = extraction_facts(store)
+    ends = [section("What was extracted how", facts_list(extraction)), section("The probe", facts_list(facts))]
+    html = document(f"{title}{store.recipe.encoder}", [*sections, *ends])
+    write_both(file, html, {"probe": plain, "extraction": extraction, "seconds": dict(seconds)})
+
+
 def write_both(file: str | os.PathLike[str], html: str, plain: Mapping[str, Any]) -> None:
     """Write a page, and its numbers with `.json` and its plots with `.<plot>.svg` beside it.
 
